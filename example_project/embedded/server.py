@@ -30,7 +30,7 @@ PORT = 5432  # Names the socket's file; nothing listens on the network.
 SOCKET = f".s.PGSQL.{PORT}"
 LONGEST_SOCKET_PATH = 100  # The system's limit is 104 bytes on macOS and 108 on Linux.
 FIRST_WITH_BUILTIN_LOCALE = 17
-PID_FILE = ("pid", "data", "started", "port", "socket folder", "address", "memory", "status")
+PID_FILE = ("pid", "data", "started", "port", "socket folder")
 PATIENCE = 60  # Seconds for the server to start, or to stop.
 
 
@@ -60,12 +60,12 @@ class Server:
         """Start the server unless it runs; wait for one that is just starting or stopping."""
         deadline = time.monotonic() + PATIENCE
         while (lock := locks.try_take(self.lock)) is None:
-            if self._is_ready():
+            if self._answers():
                 return
             if time.monotonic() > deadline:
                 message = f"PostgreSQL in {self.folder} neither starts nor ends; see {self.log}."
                 raise RuntimeError(message)
-            time.sleep(0.02)  # Its pid file is all there is to see, and cannot be waited on.
+            time.sleep(0.02)  # It can only be asked, not waited on.
         try:
             self._start(lock)
         finally:
@@ -83,7 +83,7 @@ class Server:
         binaries.provide(self.version, self.account, self.folder)
         if not self.data.exists():
             self._make_data()
-        for leftover in ("postmaster.pid", SOCKET, "server.log"):
+        for leftover in ("postmaster.pid", SOCKET, f"{SOCKET}.lock", "server.log"):
             (self.data / leftover).unlink(missing_ok=True)
         options = " ".join(
             f"-c {shlex.quote(f'{key}={value}')}" for key, value in self._settings().items()
@@ -143,8 +143,10 @@ class Server:
         line = self._pid_file().get("socket folder")
         return Path(line) if line else None
 
-    def _is_ready(self) -> bool:
-        return self._pid_file().get("status") == "ready"
+    def _answers(self) -> bool:
+        """Ask the server itself: after a crash its pid file goes on saying that it is ready."""
+        folder = self._socket_folder()
+        return folder is not None and self._run("pg_isready", "-h", folder, "-p", PORT, check=False)
 
     def _pid_file(self) -> dict[str, str]:
         """Read what the server says of itself; it writes these lines one after the other."""
@@ -156,7 +158,7 @@ class Server:
 
     def _run(
         self, program: str, *arguments: object, check: bool = True, pass_fds: tuple[int, ...] = ()
-    ) -> None:
+    ) -> bool:
         identity: Identity = self.account.identity if self.account else {}
         done = subprocess.run(
             [str(self.bin / program), *map(str, arguments)],
@@ -174,6 +176,7 @@ class Server:
             log = self.log.read_text() if self.log.exists() else ""
             message = f"{program} failed in {self.folder}:\n{done.stdout}{log}"
             raise RuntimeError(message)
+        return done.returncode == 0
 
 
 def fits_socket(folder: Path) -> bool:

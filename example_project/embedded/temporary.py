@@ -80,7 +80,7 @@ class TemporaryServer:
 
 
 def start_temporary(version: int = 18, *, durable: bool = True) -> TemporaryServer:
-    """Start a server of the major version; ``durable=False`` is faster, but no match for a power cut."""
+    """Start a server of the major version; ``durable=False`` is faster, unsafe in a power cut."""
     return TemporaryServer(version, durable=durable)
 
 
