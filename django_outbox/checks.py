@@ -1,0 +1,70 @@
+"""System checks. Each id stands for one mistake and never changes its meaning.
+
+E001  `OUTBOX` is not a dict
+E002  an unknown setting
+E003  a bad value
+W001  the database looks pooled, so LISTEN would not work on it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from django.apps.config import AppConfig
+from django.conf import settings as django_settings
+from django.core.checks import CheckMessage, Error, Warning, register
+
+from . import conf
+
+
+@register()
+def check_settings(
+    app_configs: Sequence[AppConfig] | None, **kwargs: Any
+) -> list[CheckMessage]:
+    """Report each entry of `OUTBOX` that is unknown or cannot be used."""
+    given = getattr(django_settings, "OUTBOX", {})
+    if not isinstance(given, dict):
+        return [
+            Error(
+                f"OUTBOX must be a dict; it is a {type(given).__name__}.",
+                id="django_outbox.E001",
+            )
+        ]
+    unknown = [
+        Error(f"OUTBOX has no setting {name!r}.", hint=_hint(name), id="django_outbox.E002")
+        for name in conf.unknown_names()
+    ]
+    bad = [
+        Error(f"OUTBOX[{name!r}] {complaint}", id="django_outbox.E003")
+        for name, complaint in conf.problems()
+    ]
+    return [*unknown, *bad]
+
+
+@register()
+def check_listening(
+    app_configs: Sequence[AppConfig] | None, **kwargs: Any
+) -> list[CheckMessage]:
+    """Warn where workers would have to poll because the database goes through a pooler."""
+    given = getattr(django_settings, "OUTBOX", {})
+    if not isinstance(given, dict) or given.get("LISTEN_DATABASE") or not given.get("NOTIFY", True):
+        return []
+    return [
+        Warning(
+            f"The database {alias!r} sets DISABLE_SERVER_SIDE_CURSORS, as one does behind a "
+            "transaction-mode pooler; workers do not LISTEN there and find messages by polling.",
+            hint="Set OUTBOX['LISTEN_DATABASE'] to an alias that connects directly.",
+            id="django_outbox.W001",
+        )
+        for alias, database in django_settings.DATABASES.items()
+        if database.get("DISABLE_SERVER_SIDE_CURSORS") and "postgresql" in database.get("ENGINE", "")
+    ]
+
+
+def _hint(name: str) -> str:
+    near = get_close_matches(name.upper(), conf.DEFAULTS, n=1, cutoff=0.5)
+    if near:
+        return f"Did you mean {near[0]!r}?"
+    return f"The settings are {', '.join(conf.DEFAULTS)}."

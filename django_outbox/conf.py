@@ -1,0 +1,128 @@
+"""The settings, read live from the one dict `OUTBOX` in Django's settings.
+
+Every one has a default. `problems()` is what the system check reports; reading a setting never
+validates it, so that a check can still run on a project whose settings are wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.utils.module_loading import import_string
+
+ExceptionRenderer = Callable[[BaseException], str | None]
+
+DEFAULTS: dict[str, Any] = {
+    "REQUIRE_ATOMIC": True,
+    "NOTIFY": True,
+    "POLL_INTERVAL": 1.0,
+    "MAX_PAYLOAD_BYTES": 1024 * 1024,
+    "LISTEN_DATABASE": None,
+    "EXCEPTION_RENDERER": None,
+}
+
+
+def _get(name: str) -> Any:
+    return getattr(django_settings, "OUTBOX", {}).get(name, DEFAULTS[name])
+
+
+class Settings:
+    """Typed access to `OUTBOX`; each property says what its setting does."""
+
+    @property
+    def require_atomic(self) -> bool:
+        """Refuse to publish outside `transaction.atomic()`."""
+        return bool(_get("REQUIRE_ATOMIC"))
+
+    @property
+    def notify(self) -> bool:
+        """Wake workers with NOTIFY; without it they find messages by polling."""
+        return bool(_get("NOTIFY"))
+
+    @property
+    def poll_interval(self) -> float:
+        """Seconds between two looks at the table while nothing wakes the worker."""
+        return float(_get("POLL_INTERVAL"))
+
+    @property
+    def max_payload_bytes(self) -> int:
+        """The largest encoded payload that is accepted."""
+        return int(_get("MAX_PAYLOAD_BYTES"))
+
+    @property
+    def listen_database(self) -> str | None:
+        """The alias to LISTEN on when the worker's own goes through a transaction pooler."""
+        alias = _get("LISTEN_DATABASE")
+        return None if alias is None else str(alias)
+
+    @property
+    def exception_renderer(self) -> ExceptionRenderer | None:
+        """Turn an exception into the text that is stored and logged, or None to store nothing."""
+        renderer = _get("EXCEPTION_RENDERER")
+        if isinstance(renderer, str):
+            renderer = import_string(renderer)
+        return None if renderer is None else renderer  # type: ignore[no-any-return]
+
+
+settings = Settings()
+
+
+def problems() -> Iterator[tuple[str, str]]:
+    """Yield (setting, what is wrong with it) for each entry of `OUTBOX` that cannot be used."""
+    given = getattr(django_settings, "OUTBOX", {})
+    for name, value in given.items():
+        rule = _RULES.get(name)
+        if rule is not None and (complaint := rule(value)):
+            yield name, f"{complaint}; it is {value!r}."
+
+
+def unknown_names() -> list[str]:
+    """Return the keys of `OUTBOX` that are no setting of this package."""
+    return [str(name) for name in getattr(django_settings, "OUTBOX", {}) if name not in DEFAULTS]
+
+
+def _flag(value: object) -> str | None:
+    return None if isinstance(value, bool) else "must be True or False"
+
+
+def _positive_seconds(value: object) -> str | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and math.isfinite(value) and value > 0:  # type: ignore[arg-type, operator]
+        return None
+    return "must be a positive number of seconds"
+
+
+def _positive_int(value: object) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return None
+    return "must be a positive whole number of bytes"
+
+
+def _alias(value: object) -> str | None:
+    if value is None or value in django_settings.DATABASES:
+        return None
+    return f"must be None or one of the aliases in DATABASES ({', '.join(django_settings.DATABASES)})"
+
+
+def _renderer(value: object) -> str | None:
+    if isinstance(value, str):
+        try:
+            value = import_string(value)
+        except ImportError as error:
+            return f"cannot be imported ({error})"
+    if value is None or callable(value):
+        return None
+    return "must be None, a callable, or the dotted path of one"
+
+
+_RULES: dict[str, Callable[[object], str | None]] = {
+    "REQUIRE_ATOMIC": _flag,
+    "NOTIFY": _flag,
+    "POLL_INTERVAL": _positive_seconds,
+    "MAX_PAYLOAD_BYTES": _positive_int,
+    "LISTEN_DATABASE": _alias,
+    "EXCEPTION_RENDERER": _renderer,
+}

@@ -1,0 +1,39 @@
+"""Every exception the package raises by its own name.
+
+All derive from `OutboxError`; those about a bad value also from `ValueError`, so that code which
+validates input need not know this package.
+"""
+
+
+class OutboxError(Exception):
+    """The base of all errors of this package."""
+
+
+class InvalidName(OutboxError, ValueError):
+    """The name of a queue, a schedule or a named outbox is empty, too long or not storable."""
+
+
+class ReservedName(OutboxError, ValueError):
+    """The name starts with `__`, which is kept for the package itself."""
+
+
+class PayloadError(OutboxError, ValueError):
+    """The payload holds something that JSON cannot carry."""
+
+
+class PayloadTooLarge(OutboxError, ValueError):
+    """The encoded payload is larger than the setting `MAX_PAYLOAD_BYTES` allows."""
+
+
+class InvalidPayload(OutboxError, ValueError):
+    """A stored payload cannot be decoded, or does not fit the type the handler asks for."""
+
+
+class LeaseLost(OutboxError):
+    """Another worker holds the message by now, or it is gone; this delivery must not count."""
+
+    phase: str
+
+    def __init__(self, *args: object, phase: str = "complete") -> None:
+        super().__init__(*args)
+        self.phase = phase

@@ -1,0 +1,266 @@
+"""Handlers: the functions that messages are delivered to, and the registry of them by queue."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from asgiref.sync import async_to_sync
+from django.core.exceptions import ImproperlyConfigured
+
+from . import codecs, names, retries
+from .errors import OutboxError
+from .messages import Message, OutboxResponse, Seconds
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+MAX_DELIVERIES = 20
+LEASE_TTL = 60.0
+
+
+class Retry(OutboxError):
+    """Raised by a handler to have the message again after `delay` (a timedelta or seconds).
+
+    It counts as a failed attempt, so `max_attempts` still ends it.
+    """
+
+    def __init__(self, *args: object, delay: Seconds) -> None:
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        self.delay = retries.checked_delay(seconds, source="Retry(delay=…)")
+        super().__init__(*(args or (f"Retry in {self.delay:g} s",)))
+
+
+class Reject(OutboxError):
+    """Raised by a handler to bury the message at once, with a word on why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    """A function with the queues it serves and how its messages are treated.
+
+    `lease_ttl` and `timeout` are seconds; without `timeout` a message may take as long as it does.
+    """
+
+    function: Callable[..., Any]
+    queues: tuple[str, ...]
+    retry: retries.RetryStrategy = retries.DEFAULT
+    max_deliveries: int = MAX_DELIVERIES
+    atomic: bool = False
+    lease_ttl: float = LEASE_TTL
+    timeout: float | None = None
+    decode: Callable[[bytes, str], Any] = field(default=codecs.decode, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The handler's dotted name, for people."""
+        return _name_of(self.function)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is a coroutine function, which a timeout can cancel."""
+        return inspect.iscoroutinefunction(self.function)
+
+    def __call__(self, message: Message[Any]) -> list[OutboxResponse]:
+        """Run the function, a coroutine too, and return what it wants published."""
+        result = self.function(message)
+        if inspect.isawaitable(result):
+            result = async_to_sync(_await_within)(result, self.timeout)
+        return _responses(result)
+
+
+async def _await_within(awaitable: Awaitable[Any], timeout: float | None) -> Any:
+    async with asyncio.timeout(timeout):
+        return await awaitable
+
+
+def _responses(result: Any) -> list[OutboxResponse]:
+    """Pick the responses out of what a handler returned; any other value means nothing."""
+    results = list(result) if isinstance(result, list | tuple) else [result]
+    responses = [item for item in results if isinstance(item, OutboxResponse)]
+    if responses and len(responses) < len(results):
+        raise TypeError("A list that a handler returns holds OutboxResponses and nothing else.")
+    return responses
+
+
+class Registry:
+    """The handlers by queue; at most one for each."""
+
+    def __init__(self) -> None:
+        self._by_queue: dict[str, Handler] = {}
+
+    def add(self, handler: Handler) -> None:
+        """Register the handler for all its queues, or raise `ImproperlyConfigured` for none."""
+        for queue in handler.queues:
+            if (other := self._by_queue.get(queue)) is not None:
+                raise ImproperlyConfigured(
+                    f"The queue {queue!r} has two handlers, {other.name} and {handler.name}. "
+                    "A queue has one; let one handler do both, or publish to two queues."
+                )
+        self._by_queue.update(dict.fromkeys(handler.queues, handler))
+
+    def get(self, queue: str) -> Handler | None:
+        """Return the queue's handler, or None."""
+        return self._by_queue.get(queue)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_queue)
+
+    def __len__(self) -> int:
+        return len(self._by_queue)
+
+
+registry = Registry()
+
+
+def handler(
+    *queues: str,
+    retry: retries.RetryStrategy = retries.DEFAULT,
+    max_deliveries: int = MAX_DELIVERIES,
+    atomic: bool = False,
+    lease_ttl: float = LEASE_TTL,
+    timeout: float | None = None,
+) -> Callable[[Function], Function]:
+    """Register the decorated function as the handler of these queues.
+
+    `retry` says when to try again after a failure; `max_deliveries` ends what is delivered again
+    and again without ever ending, as after a crash. With `atomic` the function runs in a
+    transaction that also removes the message, so its database effects happen exactly once. The
+    lease lasts `lease_ttl` seconds and is renewed while the function runs, until `timeout`
+    seconds have passed; an async function is cancelled then.
+
+    Raises `ImproperlyConfigured` when a queue has a handler already.
+    """
+    _check_options(queues, retry, max_deliveries, lease_ttl, timeout)
+
+    def register(function: Function) -> Function:
+        _check_function(function)
+        registry.add(
+            Handler(
+                function=function,
+                queues=queues,
+                retry=retry,
+                max_deliveries=max_deliveries,
+                atomic=atomic,
+                lease_ttl=lease_ttl,
+                timeout=timeout,
+                decode=_decoder_for(function),
+            )
+        )
+        return function
+
+    return register
+
+
+def _check_options(
+    queues: tuple[str, ...],
+    retry: object,
+    max_deliveries: object,
+    lease_ttl: object,
+    timeout: object,
+) -> None:
+    if not queues or callable(queues[0]):
+        raise ImproperlyConfigured(
+            "Name the queue: @outbox.handler('orders'), or several: "
+            "@outbox.handler('orders', 'refunds')."
+        )
+    for queue in queues:
+        names.validate_queue(queue)
+    if isinstance(retry, type) or not isinstance(retry, retries.RetryStrategy):
+        raise ImproperlyConfigured(
+            "retry must be a strategy such as outbox.ConstantRetry(5), an object with "
+            f"next_delay(); it is {retry!r}."
+        )
+    if isinstance(max_deliveries, bool) or not isinstance(max_deliveries, int) or max_deliveries < 1:
+        raise ImproperlyConfigured(
+            f"max_deliveries must be a positive whole number; it is {max_deliveries!r}."
+        )
+    _check_seconds("lease_ttl", lease_ttl)
+    if timeout is not None:
+        _check_seconds("timeout", timeout)
+
+
+def _check_seconds(name: str, value: object) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= retries.FOREVER:  # type: ignore[operator]
+        raise ImproperlyConfigured(f"{name} must be a positive number of seconds; it is {value!r}.")
+
+
+def _check_function(function: Callable[..., Any]) -> None:
+    if not callable(function):
+        raise ImproperlyConfigured(f"A handler must be callable; {function!r} is not.")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ImproperlyConfigured(
+            f"{_name_of(function)} is a generator, so calling it would run nothing. "
+            "Return a list of OutboxResponse instead."
+        )
+
+
+def _decoder_for(function: Callable[..., Any]) -> Callable[[bytes, str], Any]:
+    """Return how to decode the payload for a function whose parameter says `Message[T]`."""
+    try:
+        target = _payload_type(function)
+    except NameError:
+        # T is defined further down in its module, or only for the type checker; by the first
+        # message it is there or it is a mistake.
+        return _LateDecoder(function)
+    return _decoder_to(target, function)
+
+
+class _LateDecoder:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    @functools.cached_property
+    def _decode(self) -> Callable[[bytes, str], Any]:
+        try:
+            return _decoder_to(_payload_type(self._function), self._function)
+        except NameError as error:
+            raise ImproperlyConfigured(
+                f"The type of {_name_of(self._function)}'s message cannot be resolved: {error}. "
+                "Import it at run time, not only under TYPE_CHECKING."
+            ) from error
+
+    def __call__(self, body: bytes, content_type: str) -> Any:
+        return self._decode(body, content_type)
+
+
+def _payload_type(function: Callable[..., Any]) -> Any:
+    """Return T where the function's parameter is annotated `Message[T]`, else `Any`."""
+    target = function if inspect.isroutine(function) else type(function).__call__
+    if isinstance(function, functools.partial):
+        target = function.func
+    hints = typing.get_type_hints(inspect.unwrap(target))
+    hints.pop("return", None)
+    for hint in hints.values():
+        if typing.get_origin(hint) is Message:
+            return typing.get_args(hint)[0]
+    return Any
+
+
+def _decoder_to(target: Any, function: Callable[..., Any]) -> Callable[[bytes, str], Any]:
+    if target in (Any, object) or isinstance(target, TypeVar):
+        return codecs.decode
+    if target is bytes:
+        return lambda body, content_type: body
+    try:
+        from .typed_payloads import decoder
+    except ImportError as error:
+        raise ImproperlyConfigured(
+            f"{_name_of(function)} takes Message[{getattr(target, '__name__', target)}], which "
+            "pydantic decodes: pip install 'django-outbox-pg[pydantic]', or annotate it as Message."
+        ) from error
+    return decoder(target)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    module = getattr(function, "__module__", None)
+    name = getattr(function, "__qualname__", None) or repr(function)
+    return f"{module}.{name}" if module else name
+
+

@@ -1,0 +1,92 @@
+"""What the commands share: the database they work on, and that it is fit to."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import Error as DatabaseError
+from django.db import connections
+from django.db.migrations.recorder import MigrationRecorder
+
+from ..publishing import default_alias
+
+APP = "django_outbox"
+
+
+class OutboxCommand(BaseCommand):
+    """A command on one database's outbox."""
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add what every command takes; the subclass adds its own."""
+        parser.add_argument(
+            "--database",
+            metavar="ALIAS",
+            help="The database whose outbox to use (default: where the router sends messages).",
+        )
+
+    def ready_database(self, alias: str | None) -> str:
+        """Return the alias to use, having seen that it is PostgreSQL and migrated.
+
+        Raises `CommandError` with what to do about it if it is not.
+        """
+        alias = default_alias() if alias is None else alias
+        if alias not in connections:
+            raise CommandError(
+                f"There is no database {alias!r} in DATABASES; there is "
+                f"{', '.join(sorted(connections))}."
+            )
+        connection = connections[alias]
+        if connection.vendor != "postgresql":
+            raise CommandError(
+                f"django_outbox needs PostgreSQL, and the database {alias!r} is "
+                f"{connection.display_name}. Name another one with --database, or point "
+                f"DATABASES[{alias!r}] to a PostgreSQL server."
+            )
+        try:
+            missing = _missing_migrations(alias)
+        except DatabaseError as error:
+            raise CommandError(f"The database {alias!r} cannot be used: {error}") from error
+        if missing:
+            raise CommandError(
+                f"The database {alias!r} lacks the migration(s) {', '.join(missing)} of {APP}. "
+                f"Run: manage.py migrate {APP} --database {alias}"
+            )
+        return alias
+
+
+def _missing_migrations(alias: str) -> list[str]:
+    """Return our migrations that are on disk and not in the database."""
+    from django.db.migrations.loader import MigrationLoader
+
+    loader = MigrationLoader(None)
+    known = {name for app, name in loader.disk_migrations if app == APP}
+    applied = MigrationRecorder(connections[alias]).applied_migrations()
+    return sorted(known - {name for app, name in applied if app == APP})
+
+
+def log_to_stderr(verbosity: int) -> None:
+    """Show the package's log on stderr where the site has not configured logging for it."""
+    logger = logging.getLogger(APP)
+    if logger.hasHandlers():
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.addHandler(handler)
+    levels = {0: logging.ERROR, 1: logging.INFO, 2: logging.INFO}
+    logger.setLevel(levels.get(verbosity, logging.DEBUG))
+
+
+def number(kind: type, *, least: float, what: str) -> Any:
+    """Return an argparse type: a number of `kind` that is at least `least`."""
+
+    def parse(text: str) -> Any:
+        value = kind(text)
+        if not least <= value < float("inf"):
+            raise ValueError(text)
+        return value
+
+    parse.__name__ = what
+    return parse

@@ -1,0 +1,176 @@
+"""Deliver messages to their handlers until stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from types import FrameType
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+from django.conf import settings as django_settings
+from django.core.management.base import CommandError, CommandParser
+from django.db import connections
+
+from ... import names
+from ...handlers import Handler, registry
+from ...worker import reloading
+from ...worker.loop import Options, Worker
+from ..base import OutboxCommand, log_to_stderr, number
+
+
+class Command(OutboxCommand):
+    help = (
+        "Deliver the messages of every queue that has a handler. SIGTERM and SIGINT let running "
+        "handlers finish, hand the rest back and exit 0 (1 if something had to be left to its "
+        "lease); a second signal exits at once."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument(
+            "--queue",
+            action="append",
+            dest="queues",
+            metavar="NAME",
+            help=(
+                "Serve only this queue. Given several times: strict priority, the first queue "
+                "before the second. Without it all queues are served in turn."
+            ),
+        )
+        parser.add_argument(
+            "--concurrency",
+            type=number(int, least=1, what="positive whole number"),
+            default=Options.concurrency,
+            metavar="N",
+            help=(
+                "Handlers that run at once, each in a thread with a database connection of its "
+                "own; the worker needs one connection more (default: %(default)s)."
+            ),
+        )
+        parser.add_argument(
+            "--batch-size",
+            type=number(int, least=1, what="positive whole number"),
+            default=Options.batch_size,
+            metavar="N",
+            help="Messages claimed by one statement at the most (default: %(default)s).",
+        )
+        parser.add_argument(
+            "--drain",
+            action="store_true",
+            help=(
+                "Work off what is due, and what handlers publish meanwhile, then exit. Retries "
+                "that are due later are not waited for."
+            ),
+        )
+        parser.add_argument(
+            "--max-messages",
+            type=number(int, least=1, what="positive whole number"),
+            metavar="N",
+            help="Exit after this many messages, against leaks of memory in handlers.",
+        )
+        parser.add_argument(
+            "--shutdown-timeout",
+            type=number(float, least=0, what="number of seconds"),
+            default=Options.shutdown_timeout,
+            metavar="S",
+            help="Seconds that running handlers get to finish when stopped (default: %(default)g).",
+        )
+        parser.add_argument(
+            "--worker-id",
+            metavar="ID",
+            help="What to call this worker in `leased_by` and in logs (default: host:pid:random).",
+        )
+        reload = parser.add_mutually_exclusive_group()
+        reload.add_argument(
+            "--reload",
+            action="store_true",
+            default=None,
+            help="Restart when code changes (default: as DEBUG says).",
+        )
+        reload.add_argument("--no-reload", action="store_false", dest="reload")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        log_to_stderr(options["verbosity"])
+        reload = django_settings.DEBUG and not options["drain"]
+        if options["reload"] is not None:
+            reload = options["reload"]
+        if reload and not reloading.is_child():
+            sys.exit(reloading.supervise())
+        handlers = self._handlers(options["queues"])
+        worker_id = self._worker_id(options["worker_id"])
+        alias = self.ready_database(options["database"])
+        worker = Worker(
+            handlers,
+            Options(
+                using=alias,
+                worker_id=worker_id,
+                concurrency=options["concurrency"],
+                batch_size=options["batch_size"],
+                strict=bool(options["queues"]),
+                drain=options["drain"],
+                max_messages=options["max_messages"],
+                shutdown_timeout=options["shutdown_timeout"],
+            ),
+        )
+        connections.close_all()  # the worker counts its connections, and this one is not of them
+        _stop_on_signals(worker)
+        if options["verbosity"] > 0:
+            self.stderr.write(
+                f"Worker {worker_id} serves {', '.join(handlers)} on {alias!r} with "
+                f"{options['concurrency']} thread(s). Stop it with CTRL-C."
+            )
+        sys.exit(self._run(worker, reload=reload))
+
+    def _run(self, worker: Worker, *, reload: bool) -> int:
+        try:
+            if reload:
+                with reloading.watch(worker.stop) as changes:
+                    return changes.exit_code(worker.run())
+            return worker.run()
+        except psycopg.Error as error:
+            raise CommandError(
+                f"The database refused a statement of the worker: {error}. Look at the "
+                "privileges of its user, and whether the migrations are those of this version."
+            ) from error
+
+    def _handlers(self, queues: list[str] | None) -> dict[str, Handler]:
+        served = dict.fromkeys(registry if queues is None else queues)
+        unknown = [queue for queue in served if registry.get(queue) is None]
+        known = ", ".join(registry) or "none at all"
+        if unknown:
+            raise CommandError(
+                f"No handler is registered for {', '.join(map(repr, unknown))}. Queues with a "
+                f"handler: {known}. Handlers are found in the module outbox_handlers of each "
+                "installed app."
+            )
+        if not served:
+            raise CommandError(
+                "No handler is registered, so there is nothing to do. Put functions decorated "
+                "with @outbox.handler('queue') into the module outbox_handlers of an installed app."
+            )
+        return {queue: handler for queue in served if (handler := registry.get(queue))}
+
+    def _worker_id(self, given: str | None) -> str:
+        if given is None:
+            return f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:6]}"[-names.MAX_LENGTH :]
+        if flaw := names.flaw_in_name(given):
+            raise CommandError(f"--worker-id {flaw}.")
+        return given
+
+
+def _stop_on_signals(worker: Worker) -> None:
+    """Stop in good order on the first SIGTERM or SIGINT, at once on the second."""
+    received: list[int] = []
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        if received:
+            os._exit(128 + signum)
+        received.append(signum)
+        worker.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)

@@ -1,0 +1,111 @@
+"""The tables as Django sees them: live messages and dead letters.
+
+Migrations create them in raw SQL, with storage options that Django has no words for;
+`makemigrations --check` keeps the two in step. There is no status column: a message without a
+lease is pending, and one that was delivered has no row.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models.functions import Cast
+
+from .functions import ClockTimestamp, RandomUUID
+from .querysets import DeadLetterQuerySet
+
+
+class OutboxMessage(models.Model):
+    """A message that waits to be delivered, or is being delivered."""
+
+    id = models.BigAutoField(primary_key=True)
+    message_id = models.UUIDField(db_default=RandomUUID(), editable=False)
+    queue = models.CharField(max_length=255)
+    payload = models.BinaryField()
+    headers = models.JSONField(db_default={})
+    correlation_id = models.CharField(
+        max_length=255, db_default=Cast(RandomUUID(), models.CharField(max_length=255))
+    )
+    timer_id = models.CharField(max_length=255, null=True, blank=True)
+    created_at = models.DateTimeField(db_default=ClockTimestamp(), editable=False)
+    next_attempt_at = models.DateTimeField(db_default=ClockTimestamp())
+    expires_at = models.DateTimeField(null=True, blank=True)
+    max_attempts = models.IntegerField(null=True, blank=True)
+    attempts_count = models.IntegerField(db_default=0)
+    deliveries_count = models.IntegerField(db_default=0)
+    first_attempt_at = models.DateTimeField(null=True, blank=True)
+    last_attempt_at = models.DateTimeField(null=True, blank=True)
+    last_error = models.TextField(null=True, blank=True)
+    lease_token = models.UUIDField(null=True, blank=True, editable=False)
+    lease_expires_at = models.DateTimeField(null=True, blank=True, editable=False)
+    leased_by = models.CharField(max_length=255, null=True, blank=True, editable=False)
+
+    class Meta:
+        db_table = "django_outbox_message"
+        verbose_name = "message"
+        indexes: ClassVar = [
+            # The one claim index. Neither its columns nor a predicate mention the lease, so that
+            # claims, renewals and releases are HOT updates.
+            models.Index(
+                fields=["queue", "next_attempt_at", "id"], name="django_outbox_message_claim"
+            ),
+        ]
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["queue", "timer_id"],
+                condition=models.Q(timer_id__isnull=False),
+                name="django_outbox_message_timer",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(lease_token__isnull=True, lease_expires_at__isnull=True)
+                | models.Q(lease_token__isnull=False, lease_expires_at__isnull=False),
+                name="django_outbox_message_lease",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.queue} #{self.pk}"
+
+
+class DeadLetter(models.Model):
+    """A message that will not be tried again, with what is known of why."""
+
+    class Reason(models.TextChoices):
+        RETRY_TERMINAL = "retry_terminal", "retries exhausted"
+        REJECTED = "rejected", "rejected by its handler"
+        MAX_DELIVERIES = "max_deliveries", "delivered too often"
+        EXPIRED = "expired", "expired"
+        INVALID_PAYLOAD = "invalid_payload", "invalid payload"
+
+    id = models.BigAutoField(primary_key=True)
+    original_id = models.BigIntegerField()
+    message_id = models.UUIDField()
+    queue = models.CharField(max_length=255)
+    payload = models.BinaryField()
+    headers = models.JSONField(db_default={})
+    correlation_id = models.CharField(max_length=255)
+    timer_id = models.CharField(max_length=255, null=True, blank=True)
+    created_at = models.DateTimeField()
+    first_attempt_at = models.DateTimeField(null=True, blank=True)
+    last_attempt_at = models.DateTimeField(null=True, blank=True)
+    attempts_count = models.IntegerField(db_default=0)
+    deliveries_count = models.IntegerField(db_default=0)
+    failed_at = models.DateTimeField(db_default=ClockTimestamp())
+    failure_reason = models.CharField(max_length=32, choices=Reason)
+    exception_class = models.CharField(max_length=255, null=True, blank=True)
+    last_exception = models.TextField(null=True, blank=True)
+    fingerprint = models.CharField(max_length=64, db_default="")
+
+    objects = DeadLetterQuerySet.as_manager()
+
+    class Meta:
+        db_table = "django_outbox_dead_letter"
+        verbose_name = "dead letter"
+        indexes: ClassVar = [
+            models.Index(fields=["queue", "failed_at"], name="django_outbox_dead_queue"),
+            models.Index(fields=["fingerprint"], name="django_outbox_dead_print"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.queue} #{self.original_id} ({self.failure_reason})"

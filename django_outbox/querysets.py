@@ -1,0 +1,68 @@
+"""What can be done to many dead letters at once.
+
+Both operations work through their letters in batches, each one statement. Outside a transaction
+every batch commits by itself, so an interrupted run has done part of its work and can be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections, models
+
+from .conf import settings
+from .messages import ReplayResult
+from .store import dead_letters as store
+
+if TYPE_CHECKING:
+    from .models import DeadLetter
+
+    Base = models.QuerySet[DeadLetter]
+else:
+    Base = models.QuerySet
+
+BATCH = 1000
+
+
+class DeadLetterQuerySet(Base):
+    """Dead letters, oldest first unless ordered otherwise."""
+
+    def replay(self, per_second: float | None = None) -> ReplayResult:
+        """Make live messages of these letters again, due now or `per_second` of them a second.
+
+        A letter leaves the table; its message keeps payload, headers, `message_id` and `timer_id`
+        and starts anew: counters at zero, no expiry, no limit of its own. One whose `timer_id`
+        belongs to a live message stays where it is and counts as skipped.
+        """
+        if per_second is not None and not per_second > 0:
+            raise ValueError(f"per_second must be positive; it is {per_second!r}.")
+        step = 0.0 if per_second is None else 1 / per_second
+        total = ReplayResult()
+        for ids in self._batches():
+            with connections[self.db].cursor() as cursor:
+                total += ReplayResult(
+                    *store.replay(
+                        cursor, ids, step=step, first=total.replayed, notify=settings.notify
+                    )
+                )
+        return total
+
+    def discard(self) -> int:
+        """Delete these letters for good and return how many there were."""
+        discarded = 0
+        for ids in self._batches():
+            with connections[self.db].cursor() as cursor:
+                discarded += store.discard(cursor, ids)
+        return discarded
+
+    def _batches(self) -> Iterator[list[int]]:
+        """Yield the ids in batches, in the order of the ids, each batch read when it is due."""
+        if self.query.is_sliced:
+            raise TypeError("Cannot replay or discard a slice; filter by id instead.")
+        self._for_write = True
+        remaining = self.using(self.db).order_by("pk").values_list("pk", flat=True)
+        last: Any = None
+        while ids := list((remaining if last is None else remaining.filter(pk__gt=last))[:BATCH]):
+            yield ids
+            last = ids[-1]

@@ -1,0 +1,142 @@
+"""One message in a worker's hands, from its claim to its settlement."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connections, transaction
+from django.db.transaction import TransactionManagementError
+
+from ..errors import InvalidPayload, LeaseLost, OutboxError
+from ..handlers import Handler
+from ..messages import Claimed, Lease, Message, content_type, receive
+from ..store import messages as store
+
+HEARTBEAT_PATIENCE = 30.0
+"""Seconds that `Message.heartbeat` waits for the worker's loop to reach the database."""
+
+
+class Delivery:
+    """A claimed message with its handler, and how far it has come.
+
+    The loop creates it; a handler thread sets `started_at`, `message` and `ended_at`. Times are
+    `time.monotonic()`; `claimed_at` is taken before the claim is sent, so a lease never looks
+    longer than it is.
+    """
+
+    __slots__ = (
+        "acked",
+        "ack_committed",
+        "claimed",
+        "claimed_at",
+        "ended_at",
+        "handler",
+        "lost",
+        "message",
+        "renew_at",
+        "request_renewal",
+        "settles_itself",
+        "started_at",
+        "timed_out",
+        "unsure",
+        "using",
+    )
+
+    def __init__(
+        self,
+        claimed: Claimed,
+        handler: Handler,
+        *,
+        using: str,
+        claimed_at: float,
+        request_renewal: Callable[[Delivery, threading.Event], None] | None = None,
+    ) -> None:
+        self.claimed = claimed
+        self.handler = handler
+        self.using = using
+        self.claimed_at = claimed_at
+        self.renew_at = claimed_at + handler.lease_ttl / 3
+        self.request_renewal = request_renewal
+        self.message: Message[Any] | None = None
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        self.acked = False
+        self.ack_committed = False
+        self.timed_out = False
+        self.settles_itself = handler.atomic
+        self.lost = False
+        self.unsure = False
+
+    @property
+    def lease(self) -> Lease:
+        return self.claimed.lease
+
+    @property
+    def duration(self) -> float:
+        """Seconds the handler has run, 0 if it has not."""
+        if self.started_at is None:
+            return 0.0
+        return (self.ended_at or time.monotonic()) - self.started_at
+
+    @property
+    def failing_for(self) -> float:
+        """Seconds since the first failed attempt, 0 if there was none."""
+        if self.claimed.failing_for is None:
+            return 0.0
+        return max(0.0, self.claimed.failing_for) + time.monotonic() - self.claimed_at
+
+    def open(self) -> Message[Any]:
+        """Decode the message for its handler; raise `InvalidPayload` if it cannot be."""
+        headers = self.claimed.read_headers()
+        payload = self.handler.decode(self.claimed.body, content_type(headers))
+        self.message = receive(self.claimed, payload=payload, headers=headers, hold=self)
+        return self.message
+
+    def describe(self) -> Message[Any]:
+        """Return the message for a signal, with raw bytes as payload if nobody has decoded it."""
+        if self.message is None:
+            try:
+                headers = self.claimed.read_headers()
+            except InvalidPayload:
+                headers = {}
+            body = self.claimed.body
+            self.message = receive(self.claimed, payload=body, headers=headers, hold=self)
+        return self.message
+
+    def ack(self) -> None:
+        """Remove the message in the transaction that is open on the worker's database."""
+        connection = connections[self.using]
+        if not connection.in_atomic_block:
+            raise TransactionManagementError(
+                "message.ack() settles the message together with your writes, so it belongs "
+                f"inside transaction.atomic() on the database {self.using!r}. To be done without "
+                "one, return from the handler."
+            )
+        self.settles_itself = True
+        with connection.cursor() as cursor:
+            if not store.complete_one(cursor, self.lease):
+                raise LeaseLost(
+                    f"Message {self.claimed.id} is no longer leased by this delivery.", phase="ack"
+                )
+        self.acked = True
+        transaction.on_commit(self._note_commit, using=self.using, robust=True)
+
+    def _note_commit(self) -> None:
+        self.ack_committed = True
+
+    def heartbeat(self) -> bool:
+        """Have the lease renewed now; False if it is lost."""
+        if self.request_renewal is None:
+            return self._renew_here()
+        done = threading.Event()
+        self.request_renewal(self, done)
+        if not done.wait(HEARTBEAT_PATIENCE):
+            raise OutboxError("The lease was not renewed: the database does not answer.")
+        return not self.lost
+
+    def _renew_here(self) -> bool:
+        with connections[self.using].cursor() as cursor:
+            return bool(store.renew(cursor, [self.lease], [self.handler.lease_ttl]))

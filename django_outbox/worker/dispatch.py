@@ -1,0 +1,191 @@
+"""Run one delivery to its outcome: refuse, open, handle, publish what comes of it, judge.
+
+Runs in a handler thread. It never raises: whatever a handler does ends in one `Outcome`. Only
+handlers that settle in their own transaction write here; all else is left to the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django.db import connections, transaction
+from django.db.backends.postgresql.psycopg_any import IsolationLevel
+
+from .. import retries
+from ..errors import InvalidPayload, LeaseLost
+from ..handlers import Reject, Retry
+from ..messages import (
+    Again,
+    Bury,
+    Done,
+    Lost,
+    Message,
+    Outcome,
+    OutboxResponse,
+    Reason,
+    Release,
+    current_message,
+)
+from ..publishing import publish_response
+from ..store import messages as store
+from . import failures, sessions
+from .delivery import Delivery
+
+logger = logging.getLogger("django_outbox")
+
+
+def deliver(delivery: Delivery) -> Outcome:
+    """Deliver the message and return how it ended."""
+    claimed = delivery.claimed
+    if claimed.expired:
+        return _unattempted(delivery, "expired")
+    if claimed.deliveries_count > delivery.handler.max_deliveries:
+        return _unattempted(delivery, "max_deliveries")
+    try:
+        message = delivery.open()
+    except InvalidPayload as error:
+        return _buried(delivery, "invalid_payload", error)
+    except Exception as error:
+        return _failed(delivery, error)
+    token = current_message.set(message)
+    try:
+        return _handle(delivery, message)
+    except BaseException as error:  # a handler's sys.exit() is its failure, not the worker's end
+        return _failed(delivery, error)
+    finally:
+        current_message.reset(token)
+
+
+def _handle(delivery: Delivery, message: Message[Any]) -> Outcome:
+    if delivery.handler.atomic:
+        return _handle_atomically(delivery, message)
+    before = sessions.depths()
+    responses = delivery.handler(message)
+    sessions.refuse_open_transactions(before)
+    if responses:
+        return _publish_and_settle(delivery, responses)
+    return Done(settled=delivery.ack_committed)
+
+
+def _handle_atomically(delivery: Delivery, message: Message[Any]) -> Outcome:
+    """Run the handler and settle in one transaction."""
+    committed: list[bool] = []
+    try:
+        with transaction.atomic(using=delivery.using):
+            # Registered before any hook of the handler: one that raises must not make a committed
+            # delivery look like a failed one.
+            transaction.on_commit(lambda: committed.append(True), using=delivery.using)
+            _fence_if_snapshot_is_fixed(delivery)
+            before = sessions.depths()
+            responses = delivery.handler(message)
+            sessions.refuse_open_transactions(before)
+            _settle_here(delivery, responses)
+    except BaseException as error:
+        if not committed:
+            raise
+        logger.exception(
+            "Message %s is done, but an on_commit hook of its handler raised",
+            delivery.claimed.id,
+            exc_info=error,
+        )
+    return Done(settled=True)
+
+
+def _publish_and_settle(delivery: Delivery, responses: list[OutboxResponse]) -> Outcome:
+    delivery.settles_itself = True
+    with transaction.atomic(using=delivery.using):
+        _settle_here(delivery, responses)
+    return Done(settled=True)
+
+
+def _settle_here(delivery: Delivery, responses: list[OutboxResponse]) -> None:
+    """Remove the message in the open transaction, and publish what its handler returned."""
+    with connections[delivery.using].cursor() as cursor:
+        removed = store.complete_one(cursor, delivery.lease)
+    if not removed and not delivery.acked:
+        raise LeaseLost(f"Message {delivery.claimed.id} is no longer leased by this delivery.")
+    for response in responses:
+        publish_response(response, using=delivery.using)
+
+
+def _fence_if_snapshot_is_fixed(delivery: Delivery) -> None:
+    """Lock the row first where a transaction sees only its snapshot.
+
+    Under REPEATABLE READ a renewal of the lease during the handler would make the removal at its
+    end fail to serialize, every time. A renewal skips a locked row.
+    """
+    connection: Any = connections[delivery.using]
+    level = getattr(connection, "isolation_level", None)
+    if level in (IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE):
+        with connection.cursor() as cursor:
+            if not store.lock(cursor, delivery.lease):
+                raise LeaseLost(f"Message {delivery.claimed.id} is no longer leased.")
+
+
+def _failed(delivery: Delivery, error: BaseException) -> Outcome:
+    """Judge an exception: lost, released, buried, or again after a delay."""
+    if isinstance(error, LeaseLost):
+        return Lost(phase=error.phase)
+    if sessions.session_gone(error):
+        return Release(refund=False, delay=_pause(delivery), exception=error)
+    if isinstance(error, Reject):
+        return _buried(delivery, "rejected", error)
+    delay = _delay(delivery, error)
+    if delay is None:
+        return _buried(delivery, "retry_terminal", error)
+    return Again(delay=delay, exception=error, error=failures.describe(error).text)
+
+
+def _delay(delivery: Delivery, error: BaseException) -> float | None:
+    """Return the seconds until the next attempt, None for no more attempts."""
+    strategy = delivery.handler.retry
+    attempt = delivery.claimed.attempts_count + 1
+    limit = delivery.claimed.max_attempts
+    if isinstance(error, Retry):
+        exhausted = retries.attempts_exhausted(strategy, attempt=attempt, max_attempts=limit)
+        return None if exhausted else error.delay
+    try:
+        return retries.delay_after(
+            strategy,
+            attempt=attempt,
+            elapsed=delivery.failing_for,
+            exception=error,
+            max_attempts=limit,
+        )
+    except Exception:
+        logger.exception("The retry strategy of %s failed; burying", delivery.handler.name)
+        return None
+
+
+def _pause(delivery: Delivery) -> float | None:
+    """Return the seconds to wait after a lost session: none at first, then ever more.
+
+    Without a pause a database that stays away would use up `max_deliveries` in no time.
+    """
+    deliveries = delivery.claimed.deliveries_count
+    return None if deliveries <= 2 else min(0.5 * 2.0 ** min(deliveries - 3, 20), 300.0)
+
+
+def _buried(delivery: Delivery, reason: Reason, error: BaseException) -> Bury:
+    failure = failures.describe(error)
+    return Bury(
+        reason=reason,
+        attempted=True,
+        exception=error,
+        error=failure.text,
+        exception_class=failure.exception_class,
+        fingerprint=failures.fingerprint(delivery.claimed.queue, reason, failure),
+    )
+
+
+def _unattempted(delivery: Delivery, reason: Reason) -> Bury:
+    """Bury without running the handler; the last error of earlier attempts stays readable."""
+    return Bury(
+        reason=reason,
+        attempted=False,
+        exception=None,
+        error=delivery.claimed.last_error,
+        exception_class=None,
+        fingerprint=failures.fingerprint(delivery.claimed.queue, reason, None),
+    )

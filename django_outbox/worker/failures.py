@@ -1,0 +1,98 @@
+"""Exceptions as they are stored: text, class and fingerprint.
+
+Whatever a handler raises must be storable: NUL, lone surrogates, megabytes of text and a `__str__`
+that raises are all somebody's real exception.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import traceback
+from dataclasses import dataclass
+
+from ..conf import settings
+
+logger = logging.getLogger("django_outbox")
+
+MAX_CHARACTERS = 8192
+_HEADLINE = 2000
+_CUT = "\n… cut …\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What is kept of an exception; `text` is None if the site's renderer says so."""
+
+    exception_class: str
+    text: str | None
+    origin: str
+
+
+def describe(exception: BaseException) -> Failure:
+    """Return what to store of `exception`. Never raises."""
+    kind = type(exception)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else (
+        f"{kind.__module__}.{kind.__qualname__}"
+    )
+    return Failure(
+        exception_class=_storable(name)[:255],
+        text=_render(exception, name),
+        origin=_origin(exception),
+    )
+
+
+def fingerprint(queue: str, reason: str, failure: Failure | None) -> str:
+    """Return what letters of one cause have in common: queue, reason, class and place."""
+    parts = [queue, reason]
+    if failure is not None:
+        parts += [failure.exception_class, failure.origin]
+    return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:32]
+
+
+def _render(exception: BaseException, name: str) -> str | None:
+    try:
+        renderer = settings.exception_renderer
+        if renderer is None:
+            text: str | None = _headline_and_traceback(exception, name)
+        else:
+            text = renderer(exception)
+        return None if text is None else _bounded(_storable(str(text)))
+    except Exception as error:
+        # The text may be what the renderer was to keep out, so only its class is safe to store.
+        logger.error("Rendering a %s failed with a %s", name, type(error).__name__)
+        return _storable(name)
+
+
+def _headline_and_traceback(exception: BaseException, name: str) -> str:
+    """Put the message first, where a list can show it, and the traceback below."""
+    try:
+        message = str(exception)
+    except Exception:
+        message = "<its text cannot be shown>"
+    headline = f"{name}: {message}"[:_HEADLINE] if message else name
+    lines = traceback.format_exception(exception)
+    return f"{headline}\n\n{''.join(lines)}"
+
+
+def _bounded(text: str) -> str:
+    """Cut out the middle: the headline is at the start, the place of the error near the end."""
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    head = MAX_CHARACTERS // 2
+    return text[:head] + _CUT + text[-(MAX_CHARACTERS - head - len(_CUT)) :]
+
+
+def _storable(text: str) -> str:
+    return text.replace("\x00", "\ufffd").encode(errors="replace").decode()
+
+
+def _origin(exception: BaseException) -> str:
+    """Return the file and function that raised; no line number, which every edit would change."""
+    frame = exception.__traceback__
+    if frame is None:
+        return ""
+    while frame.tb_next is not None:
+        frame = frame.tb_next
+    code = frame.tb_frame.f_code
+    return f"{code.co_filename}:{code.co_name}"

@@ -1,0 +1,156 @@
+"""The handler threads: each takes a delivery, runs it, and reports its outcome.
+
+Deliveries wait in one queue for whichever thread is free first, so none waits behind a slow one
+while another thread idles. One that has not been started can be taken back.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from ..messages import Outcome
+from . import sessions
+from .delivery import Delivery
+
+logger = logging.getLogger("django_outbox")
+
+Job = Callable[[], None]
+IDLE_AFTER = 1.0
+"""Seconds without work after which a thread closes the connections it need not keep."""
+
+
+class Pool:
+    """`size` threads that run deliveries, and small jobs such as sending signals."""
+
+    def __init__(
+        self, size: int, run: Callable[[Delivery], Outcome], wake: Callable[[], None]
+    ) -> None:
+        self.size = size
+        self._run = run
+        self._wake = wake
+        self._jobs: queue.SimpleQueue[Delivery | Job | None] = queue.SimpleQueue()
+        # Both are dicts used as sets: their single operations are atomic between threads.
+        self._waiting: dict[Delivery, bool] = {}
+        self._running: dict[Delivery, bool] = {}
+        self._ended: deque[tuple[Delivery, Outcome]] = deque()
+        self._open_jobs: dict[Job, bool] = {}
+        self._threads = [
+            threading.Thread(target=self._work, name=f"outbox-{n}", daemon=True)
+            for n in range(1, size + 1)
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, *, timeout: float) -> None:
+        """Let the threads end after what they run now, and wait `timeout` seconds for them.
+
+        They are daemons: one that is stuck in its handler does not keep the process alive.
+        """
+        for _ in self._threads:
+            self._jobs.put(None)
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def submit(self, delivery: Delivery) -> None:
+        """Queue a delivery."""
+        self._waiting[delivery] = True
+        self._jobs.put(delivery)
+
+    def submit_job(self, job: Job) -> None:
+        """Queue a job that is no delivery; `is_quiet` waits for it."""
+        self._open_jobs[job] = True
+        self._jobs.put(job)
+
+    def take_back(self, delivery: Delivery) -> bool:
+        """Tell whether the delivery had not been started; then it will not be."""
+        return self._waiting.pop(delivery, False)
+
+    def collect(self) -> list[tuple[Delivery, Outcome]]:
+        """Return what has ended since the last call, in the order it ended."""
+        collected = []
+        while self._ended:
+            collected.append(self._ended.popleft())
+        return collected
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether `collect` would return anything."""
+        return bool(self._ended)
+
+    @property
+    def waiting(self) -> list[Delivery]:
+        """The deliveries no thread has taken yet."""
+        return list(self._waiting.copy())
+
+    @property
+    def running(self) -> list[Delivery]:
+        """The deliveries in their handlers now."""
+        return list(self._running.copy())
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def running_count(self) -> int:
+        return len(self._running)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing waits, runs, or has ended without being collected."""
+        return not (self._waiting or self._running or self._ended or self._open_jobs)
+
+    def _work(self) -> None:
+        while (job := self._next()) is not None:
+            if isinstance(job, Delivery):
+                self._deliver(job)
+            else:
+                self._do(job)
+        sessions.close_all()
+
+    def _next(self) -> Delivery | Job | None:
+        try:
+            return self._jobs.get(timeout=IDLE_AFTER)
+        except queue.Empty:
+            sessions.close_idle()
+            return self._jobs.get()
+
+    def _deliver(self, delivery: Delivery) -> None:
+        # Entered before it is taken from the waiting, so that it is at no moment in neither.
+        self._running[delivery] = True
+        if not self._waiting.pop(delivery, False):
+            del self._running[delivery]
+            return
+        delivery.started_at = time.monotonic()
+        sessions.prepare()
+        outcome = self._run(delivery)
+        delivery.ended_at = time.monotonic()
+        self._tidy()
+        self._ended.append((delivery, outcome))
+        del self._running[delivery]
+        self._wake()
+
+    def _do(self, job: Job) -> None:
+        try:
+            job()
+        except Exception:
+            logger.exception("A job of the worker failed")
+        self._tidy()
+        del self._open_jobs[job]
+        self._wake()
+
+    def _tidy(self) -> None:
+        try:
+            sessions.tidy()
+        except Exception:
+            logger.exception("Tidying a connection failed; all of this thread's are closed")
+            sessions.close_all()

@@ -1,0 +1,150 @@
+"""What the world hears of deliveries: log records and signals, after the write has succeeded.
+
+Nothing is logged per message above DEBUG unless something went wrong, and no record carries a
+payload. Receivers run in the handler threads, so that a slow one does not hold up the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.dispatch import Signal
+
+from .. import signals
+from ..conf import settings
+from ..messages import Again, Bury, Done, Lost, Outcome, Release
+from .delivery import Delivery
+
+logger = logging.getLogger("django_outbox")
+
+
+class Reporter:
+    """Log and signal for one worker; `submit` runs a job in a handler thread."""
+
+    def __init__(self, worker_id: str, submit: Callable[[Callable[[], None]], None]) -> None:
+        self._worker_id = worker_id
+        self._submit = submit
+
+    def settled(self, delivery: Delivery, outcome: Outcome) -> None:
+        """Report an outcome that has been written."""
+        match outcome:
+            case Done():
+                self._send(signals.message_completed, delivery)
+                if logger.isEnabledFor(logging.DEBUG):
+                    logger.debug("Completed %s", _name(delivery), extra=self._extra(delivery))
+            case Again():
+                self._retried(delivery, outcome)
+            case Bury():
+                self._buried(delivery, outcome)
+            case Release():
+                self._released(delivery, outcome)
+            case Lost():
+                raise AssertionError("a lost lease is reported by lost()")
+
+    def lost(self, deliveries: Sequence[Delivery], phase: str) -> None:
+        """Report leases that were found lost when something was to be written."""
+        ids = [delivery.claimed.id for delivery in deliveries]
+        logger.warning(
+            "Lost %d lease(s), found at %s: %s. Another worker has the message, or it is gone.",
+            len(ids),
+            phase,
+            ids,
+            extra={
+                "event": "lease_lost",
+                "phase": phase,
+                "ids": ids,
+                "count": len(ids),
+                "worker_id": self._worker_id,
+            },
+        )
+        for delivery in deliveries:
+            self._send(signals.lease_lost, delivery, phase=phase)
+
+    def unsure(self, deliveries: Sequence[Delivery], phase: str) -> None:
+        """Report rows that are gone after a write whose answer was lost with the connection."""
+        ids = [delivery.claimed.id for delivery in deliveries]
+        logger.warning(
+            "The connection broke during %s of %s; the write has most likely been done.",
+            phase,
+            ids,
+            extra={"event": "settlement_unsure", "phase": phase, "ids": ids, "count": len(ids)},
+        )
+
+    def timed_out(self, delivery: Delivery) -> None:
+        """Report a handler past its timeout, whose lease is no longer renewed."""
+        logger.warning(
+            "%s is past its timeout of %g s; its lease is no longer renewed.",
+            _name(delivery),
+            delivery.handler.timeout,
+            extra={"event": "handler_timeout", **self._extra(delivery)},
+        )
+
+    def _retried(self, delivery: Delivery, outcome: Again) -> None:
+        logger.warning(
+            "Attempt %d of %s failed, next in %.3g s: %s",
+            delivery.claimed.attempts_count + 1,
+            _name(delivery),
+            outcome.delay,
+            _headline(outcome.error),
+            extra={"event": "message_retried", **self._extra(delivery)},
+        )
+        self._send(
+            signals.message_retried, delivery, exception=outcome.exception, delay=outcome.delay
+        )
+
+    def _buried(self, delivery: Delivery, outcome: Bury) -> None:
+        # With a renderer set, the traceback may hold what it was to keep out.
+        shown = outcome.exception if settings.exception_renderer is None else None
+        logger.error(
+            "Buried %s as %s: %s",
+            _name(delivery),
+            outcome.reason,
+            _headline(outcome.error),
+            exc_info=shown,
+            extra={"event": "message_buried", "reason": outcome.reason, **self._extra(delivery)},
+        )
+        self._send(
+            signals.message_buried, delivery, reason=outcome.reason, exception=outcome.exception
+        )
+
+    def _released(self, delivery: Delivery, outcome: Release) -> None:
+        if outcome.exception is not None:
+            logger.warning(
+                "Released %s: its database session had gone. No attempt is charged.",
+                _name(delivery),
+                extra={"event": "message_released", **self._extra(delivery)},
+            )
+        self._send(signals.message_released, delivery, exception=outcome.exception)
+
+    def _send(self, signal: Signal, delivery: Delivery, **what: Any) -> None:
+        if not signal.receivers:
+            return
+
+        def send() -> None:
+            signal.send_robust(
+                sender=delivery.handler.function,
+                message=delivery.describe(),
+                worker_id=self._worker_id,
+                duration=delivery.duration,
+                **what,
+            )
+
+        self._submit(send)
+
+    def _extra(self, delivery: Delivery) -> dict[str, Any]:
+        return {
+            "queue": delivery.claimed.queue,
+            "id": delivery.claimed.id,
+            "message_id": str(delivery.claimed.message_id),
+            "worker_id": self._worker_id,
+        }
+
+
+def _name(delivery: Delivery) -> str:
+    return f"message {delivery.claimed.id} of {delivery.claimed.queue!r}"
+
+
+def _headline(error: str | None) -> str:
+    return "" if not error else error.partition("\n")[0]

@@ -1,0 +1,209 @@
+"""The Django connections of a handler thread, kept fit from one message to the next.
+
+A connection is not refreshed around every message, since with `CONN_MAX_AGE = 0` that would mean
+connecting anew each time. It is closed when the thread has nothing to do, when it has reached its
+age, when it is broken, and when a handler left something behind on it: an open transaction,
+autocommit turned off, or session state.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+from django.db import InterfaceError, OperationalError, connections
+from django.db import Error as DjangoError
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg.pq import TransactionStatus
+
+from ..errors import OutboxError
+
+# The server ended the session, is starting or stopping, or has become read-only.
+_GONE = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25006"})
+_GONE_CLASSES = frozenset({"08"})
+
+_SESSION_STATE = re.compile(
+    r"(?:^|;)\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*"
+    r"(?:SET\s+(?!LOCAL\b|CONSTRAINTS\b|TRANSACTION\b)|RESET\b|LISTEN\b|PREPARE\b|DECLARE\b"
+    r"|CREATE\s+(?:LOCAL\s+|GLOBAL\s+)?TEMP)"
+    r"|\bset_config\s*\(|\bpg_(?:try_)?advisory_lock",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+class TransactionLeftOpen(OutboxError):
+    """A handler returned with a transaction open, so what it wrote has been rolled back."""
+
+
+class SessionStateWatcher:
+    """An execute wrapper that notes when a statement changes the state of its session."""
+
+    def __init__(self) -> None:
+        self.touched = False
+
+    def __call__(
+        self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any
+    ) -> Any:
+        if not self.touched and isinstance(sql, str) and _SESSION_STATE.search(sql):
+            self.touched = True
+        return execute(sql, params, many, context)
+
+
+def watch(connection: BaseDatabaseWrapper) -> None:
+    """Note from now on what statements do to the connection's session."""
+    if _watcher(connection) is None:
+        connection.execute_wrappers.append(SessionStateWatcher())
+
+
+def _watcher(connection: BaseDatabaseWrapper) -> SessionStateWatcher | None:
+    for wrapper in connection.execute_wrappers:
+        if isinstance(wrapper, SessionStateWatcher):
+            return wrapper
+    return None
+
+
+def depths() -> dict[str, int]:
+    """Return how deep in transactions each connection of this thread is."""
+    return {connection.alias: _depth(connection) for connection in _used()}
+
+
+def refuse_open_transactions(before: dict[str, int]) -> None:
+    """Raise `TransactionLeftOpen` if a connection is deeper in transactions than before."""
+    for connection in _used():
+        depth = before.get(connection.alias, 0)
+        if _depth(connection) > depth or (depth == 0 and _in_transaction(connection)):
+            raise TransactionLeftOpen(
+                f"The handler returned with a transaction open on {connection.alias!r}; what it "
+                "wrote there is rolled back. Close the block, or commit, before returning."
+            )
+
+
+def session_gone(exception: BaseException) -> bool:
+    """Tell whether the exception comes from a session of this thread that the server has ended."""
+    return any(
+        isinstance(error, DjangoError) and _says_gone(error) for error in _chain(exception)
+    )
+
+
+def prepare() -> None:
+    """Close what has reached its age while the thread was idle, before a message uses it."""
+    for connection in _used():
+        if _is_too_old(connection):
+            connection.close()
+        connection.health_check_done = False
+
+
+def tidy() -> None:
+    """Leave nothing of one message to the next."""
+    for connection in _used():
+        watcher = _watcher(connection)
+        if (
+            connection.in_atomic_block
+            or connection.closed_in_transaction
+            or _in_transaction(connection)
+            or not connection.autocommit
+            or (watcher is not None and watcher.touched)
+        ):
+            discard(connection)
+        elif connection.errors_occurred and not _is_fit(connection):
+            connection.close()
+        connection.errors_occurred = False
+        if connection.queries_log:
+            connection.queries_log.clear()
+
+
+def close_idle() -> None:
+    """Close what would not outlive a request: every connection of no or of reached age."""
+    for connection in _used():
+        if connection.close_at is not None and time.monotonic() >= connection.close_at:
+            connection.close()
+
+
+def close_all() -> None:
+    """Close every connection of this thread, whatever its state."""
+    for connection in _used():
+        discard(connection)
+
+
+def discard(connection: BaseDatabaseWrapper) -> None:
+    """Drop the connection with whatever is open on it; the next use makes a new one.
+
+    `close()` would not do: in an atomic block it leaves the wrapper unusable for good.
+    """
+    raw: Any = connection.connection
+    if raw is not None:
+        with suppress(psycopg.Error):
+            raw.close()
+        if (pool := getattr(connection, "pool", None)) is not None:
+            with suppress(ValueError, psycopg.Error):
+                pool.putconn(raw)
+    with suppress(AttributeError):
+        del connections[connection.alias]
+
+
+def _used() -> Iterator[BaseDatabaseWrapper]:
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is not None:
+            yield connection
+
+
+def _depth(connection: BaseDatabaseWrapper) -> int:
+    return connection.in_atomic_block + len(connection.savepoint_ids)
+
+
+def _in_transaction(connection: BaseDatabaseWrapper) -> bool:
+    raw = connection.connection
+    if not isinstance(raw, psycopg.Connection) or raw.closed:
+        return False
+    return raw.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+
+
+def _is_too_old(connection: BaseDatabaseWrapper) -> bool:
+    # With CONN_MAX_AGE = 0 the moment has passed at once; then only idleness closes.
+    return (
+        connection.settings_dict["CONN_MAX_AGE"] != 0
+        and connection.close_at is not None
+        and time.monotonic() >= connection.close_at
+        and not connection.in_atomic_block
+    )
+
+
+def _is_fit(connection: BaseDatabaseWrapper) -> bool:
+    try:
+        return bool(connection.is_usable())
+    except Exception:
+        return False
+
+
+def _says_gone(error: DjangoError) -> bool:
+    sqlstate = getattr(error.__cause__, "sqlstate", None)
+    if sqlstate is not None and (sqlstate in _GONE or sqlstate[:2] in _GONE_CLASSES):
+        return True
+    return isinstance(error, OperationalError | InterfaceError) and any(
+        _is_broken(connection) for connection in connections.all(initialized_only=True)
+    )
+
+
+def _is_broken(connection: BaseDatabaseWrapper) -> bool:
+    if not (connection.errors_occurred or connection.closed_in_transaction):
+        return False
+    raw: Any = connection.connection
+    return raw is None or connection.closed_in_transaction or bool(getattr(raw, "closed", False))
+
+
+def _chain(exception: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [exception]
+    while pending:
+        error = pending.pop()
+        if error is None or id(error) in seen:
+            continue
+        seen.add(id(error))
+        yield error
+        pending.append(error.__cause__)
+        if not error.__suppress_context__:
+            pending.append(error.__context__)

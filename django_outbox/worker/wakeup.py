@@ -1,0 +1,62 @@
+"""What the worker's loop sleeps on: its sockets, and a pipe that threads and signals write to."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+
+class Wakeup:
+    """A sleep that can be ended from any thread and from a signal handler."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
+        self._selector.register(self._receiver, selectors.EVENT_READ)
+        self._watched: set[int] = set()
+        self._asleep = False
+
+    def wake(self) -> None:
+        """End the sleep, if there is one."""
+        if self._asleep:
+            with suppress(BlockingIOError):  # full: it is being woken already
+                self._sender.send(b"\0")
+
+    def sleep(
+        self, seconds: float, *, sockets: Iterable[int], unless: Callable[[], bool]
+    ) -> set[int]:
+        """Sleep until woken, a socket is readable, or the time is over; return those sockets.
+
+        `unless` is asked after `wake` has begun to count, so that what happens just before the
+        sleep is not slept through.
+        """
+        self._watch(set(sockets))
+        self._asleep = True
+        try:
+            timeout = 0.0 if unless() else max(0.0, seconds)
+            ready = {key.fd for key, _ in self._selector.select(timeout)}
+        finally:
+            self._asleep = False
+        if self._receiver.fileno() in ready:
+            with suppress(BlockingIOError):
+                while self._receiver.recv(4096):
+                    pass
+        return ready & self._watched
+
+    def close(self) -> None:
+        """Close the pipe and the selector."""
+        self._selector.close()
+        self._receiver.close()
+        self._sender.close()
+
+    def _watch(self, sockets: set[int]) -> None:
+        for fd in self._watched - sockets:
+            with suppress(KeyError, ValueError, OSError):
+                self._selector.unregister(fd)
+        for fd in sockets - self._watched:
+            self._selector.register(fd, selectors.EVENT_READ)
+        self._watched = sockets

@@ -1,0 +1,76 @@
+"""Give up connections that do not answer.
+
+A peer that has vanished without a word keeps a blocking call waiting for as long as TCP pleases.
+The watchdog shuts the socket down at a deadline, which ends the call with an ordinary connection
+error; the kernel does the same for the connections of handlers, whose queries may take their time
+but whose packets must be acknowledged.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+PATIENCE = 25.0
+"""Seconds a statement of the loop may take before its connection is given up."""
+
+
+class Watchdog:
+    """Shut a socket down when what is done on it takes too long."""
+
+    def __init__(self, patience: float = PATIENCE) -> None:
+        self.patience = patience
+        self._guarded: dict[int, float] = {}
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="outbox-watchdog", daemon=True)
+
+    def start(self) -> None:
+        """Start watching."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching."""
+        self._stopped.set()
+
+    @contextmanager
+    def guard(self, fd: int) -> Iterator[None]:
+        """Shut `fd` down if the block takes longer than the patience."""
+        self._guarded[fd] = time.monotonic() + self.patience
+        try:
+            yield
+        finally:
+            self._guarded.pop(fd, None)
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(1.0):
+            now = time.monotonic()
+            for fd, deadline in list(self._guarded.items()):
+                if now > deadline and self._guarded.pop(fd, None) is not None:
+                    _shut_down(fd)
+
+
+def _shut_down(fd: int) -> None:
+    with suppress(OSError), socket.socket(fileno=os.dup(fd)) as duplicate:
+        duplicate.shutdown(socket.SHUT_RDWR)
+
+
+def limit_silence(connection: Any, **kwargs: Any) -> None:
+    """Have the kernel end a TCP connection whose peer acknowledges nothing for half a minute.
+
+    A receiver of Django's `connection_created`.
+    """
+    raw = getattr(connection, "connection", None)
+    options = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
+    with suppress(OSError, AttributeError, ValueError):
+        with socket.socket(fileno=os.dup(raw.fileno())) as duplicate:
+            if duplicate.family not in (socket.AF_INET, socket.AF_INET6):
+                return
+            duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in options.items():
+                if hasattr(socket, name):
+                    duplicate.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
