@@ -1,10 +1,10 @@
 """A transactional outbox, durable timers and recurring schedules for Django on PostgreSQL.
 
-    from django_outbox import outbox
+from django_outbox import outbox
 
-    with transaction.atomic():
-        order.save()
-        outbox.publish({"order_id": order.pk}, queue="orders")
+with transaction.atomic():
+    order.save()
+    outbox.publish({"order_id": order.pk}, queue="orders")
 """
 
 __version__ = "0.1.0"

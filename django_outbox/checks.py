@@ -20,9 +20,7 @@ from . import conf
 
 
 @register()
-def check_settings(
-    app_configs: Sequence[AppConfig] | None, **kwargs: Any
-) -> list[CheckMessage]:
+def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """Report each entry of `OUTBOX` that is unknown or cannot be used."""
     given = getattr(django_settings, "OUTBOX", {})
     if not isinstance(given, dict):
@@ -44,9 +42,7 @@ def check_settings(
 
 
 @register()
-def check_listening(
-    app_configs: Sequence[AppConfig] | None, **kwargs: Any
-) -> list[CheckMessage]:
+def check_listening(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """Warn where workers would have to poll because the database goes through a pooler."""
     given = getattr(django_settings, "OUTBOX", {})
     if not isinstance(given, dict) or given.get("LISTEN_DATABASE") or not given.get("NOTIFY", True):
@@ -59,7 +55,8 @@ def check_listening(
             id="django_outbox.W001",
         )
         for alias, database in django_settings.DATABASES.items()
-        if database.get("DISABLE_SERVER_SIDE_CURSORS") and "postgresql" in database.get("ENGINE", "")
+        if database.get("DISABLE_SERVER_SIDE_CURSORS")
+        and "postgresql" in database.get("ENGINE", "")
     ]
 
 

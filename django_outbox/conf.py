@@ -104,7 +104,9 @@ def _positive_int(value: object) -> str | None:
 def _alias(value: object) -> str | None:
     if value is None or value in django_settings.DATABASES:
         return None
-    return f"must be None or one of the aliases in DATABASES ({', '.join(django_settings.DATABASES)})"
+    return (
+        f"must be None or one of the aliases in DATABASES ({', '.join(django_settings.DATABASES)})"
+    )
 
 
 def _renderer(value: object) -> str | None:

@@ -176,7 +176,11 @@ def _check_options(
             "retry must be a strategy such as outbox.ConstantRetry(5), an object with "
             f"next_delay(); it is {retry!r}."
         )
-    if isinstance(max_deliveries, bool) or not isinstance(max_deliveries, int) or max_deliveries < 1:
+    if (
+        isinstance(max_deliveries, bool)
+        or not isinstance(max_deliveries, int)
+        or max_deliveries < 1
+    ):
         raise ImproperlyConfigured(
             f"max_deliveries must be a positive whole number; it is {max_deliveries!r}."
         )
@@ -262,5 +266,3 @@ def _name_of(function: Callable[..., Any]) -> str:
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", None) or repr(function)
     return f"{module}.{name}" if module else name
-
-

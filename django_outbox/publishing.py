@@ -50,7 +50,6 @@ _ASYNC_NOT_ATOMIC = (
 )
 
 
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

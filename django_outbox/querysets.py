@@ -35,18 +35,21 @@ class DeadLetterQuerySet(Base):
         and starts anew: counters at zero, no expiry, no limit of its own. One whose `timer_id`
         belongs to a live message stays where it is and counts as skipped.
         """
+        return sum(self.replay_in_batches(per_second), ReplayResult())
+
+    def replay_in_batches(self, per_second: float | None = None) -> Iterator[ReplayResult]:
+        """Replay as `replay` does and yield the result of each batch when it is done."""
         if per_second is not None and not per_second > 0:
             raise ValueError(f"per_second must be positive; it is {per_second!r}.")
         step = 0.0 if per_second is None else 1 / per_second
-        total = ReplayResult()
+        replayed = 0
         for ids in self._batches():
             with connections[self.db].cursor() as cursor:
-                total += ReplayResult(
-                    *store.replay(
-                        cursor, ids, step=step, first=total.replayed, notify=settings.notify
-                    )
+                result = ReplayResult(
+                    *store.replay(cursor, ids, step=step, first=replayed, notify=settings.notify)
                 )
-        return total
+            replayed += result.replayed
+            yield result
 
     def discard(self) -> int:
         """Delete these letters for good and return how many there were."""

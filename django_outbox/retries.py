@@ -19,9 +19,7 @@ FOREVER = 100 * 365 * 24 * 3600.0
 class RetryStrategy(Protocol):
     """What `@outbox.handler(retry=…)` accepts."""
 
-    def next_delay(
-        self, *, attempt: int, elapsed: float, exception: BaseException
-    ) -> float | None:
+    def next_delay(self, *, attempt: int, elapsed: float, exception: BaseException) -> float | None:
         """Return the seconds to wait before the next attempt, or None to give up.
 
         `attempt` counts the failed attempts so far, this one included; `elapsed` is the seconds
@@ -51,9 +49,7 @@ class _Bounded:
             if name.endswith("_seconds") and value is not None and not value >= 0:
                 raise ValueError(f"{name} must not be negative; it is {value!r}.")
 
-    def next_delay(
-        self, *, attempt: int, elapsed: float, exception: BaseException
-    ) -> float | None:
+    def next_delay(self, *, attempt: int, elapsed: float, exception: BaseException) -> float | None:
         """Return the seconds to wait before the next attempt, or None to give up."""
         if self.max_attempts is not None and attempt >= self.max_attempts:
             return None
@@ -78,9 +74,7 @@ class _Bounded:
 class NoRetry(_Bounded):
     """Give up at the first failure."""
 
-    def next_delay(
-        self, *, attempt: int, elapsed: float, exception: BaseException
-    ) -> float | None:
+    def next_delay(self, *, attempt: int, elapsed: float, exception: BaseException) -> float | None:
         """Return None: there is no next attempt."""
         return None
 
@@ -156,9 +150,7 @@ def delay_after(
     return checked_delay(delay, source=f"{type(strategy).__name__}.next_delay()")
 
 
-def attempts_exhausted(
-    strategy: RetryStrategy, *, attempt: int, max_attempts: int | None
-) -> bool:
+def attempts_exhausted(strategy: RetryStrategy, *, attempt: int, max_attempts: int | None) -> bool:
     """Tell whether `attempt` was the last one allowed, whatever delay the handler asks for."""
     limit = max_attempts if max_attempts is not None else getattr(strategy, "max_attempts", None)
     return limit is not None and attempt >= limit

@@ -123,9 +123,7 @@ class Migration(migrations.Migration):
                         ),
                         (
                             "leased_by",
-                            models.CharField(
-                                blank=True, editable=False, max_length=255, null=True
-                            ),
+                            models.CharField(blank=True, editable=False, max_length=255, null=True),
                         ),
                     ],
                     options={
@@ -205,9 +203,7 @@ class Migration(migrations.Migration):
                             models.Index(
                                 fields=["queue", "failed_at"], name="django_outbox_dead_queue"
                             ),
-                            models.Index(
-                                fields=["fingerprint"], name="django_outbox_dead_print"
-                            ),
+                            models.Index(fields=["fingerprint"], name="django_outbox_dead_print"),
                         ],
                     },
                 ),

@@ -437,9 +437,7 @@ def cancel_timer(cursor: Cursor, *, queue: str, timer_id: str) -> bool:
     return cursor.fetchone() is not None
 
 
-def claim(
-    cursor: Cursor, lanes: Sequence[Lane], *, limit: int, worker_id: str
-) -> list[Claimed]:
+def claim(cursor: Cursor, lanes: Sequence[Lane], *, limit: int, worker_id: str) -> list[Claimed]:
     """Lease up to `limit` due messages, lane by lane in the order given, and return them so."""
     token = uuid4()
     cursor.execute(

@@ -28,8 +28,8 @@ class Delivery:
     """
 
     __slots__ = (
-        "acked",
         "ack_committed",
+        "acked",
         "claimed",
         "claimed_at",
         "ended_at",

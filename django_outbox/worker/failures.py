@@ -10,11 +10,14 @@ import hashlib
 import logging
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
 
 from ..conf import settings
 
 logger = logging.getLogger("django_outbox")
 
+PACKAGE = Path(__file__).parent.parent
 MAX_CHARACTERS = 8192
 _HEADLINE = 2000
 _CUT = "\n… cut …\n"
@@ -32,8 +35,10 @@ class Failure:
 def describe(exception: BaseException) -> Failure:
     """Return what to store of `exception`. Never raises."""
     kind = type(exception)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else (
-        f"{kind.__module__}.{kind.__qualname__}"
+    name = (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else (f"{kind.__module__}.{kind.__qualname__}")
     )
     return Failure(
         exception_class=_storable(name)[:255],
@@ -71,8 +76,16 @@ def _headline_and_traceback(exception: BaseException, name: str) -> str:
     except Exception:
         message = "<its text cannot be shown>"
     headline = f"{name}: {message}"[:_HEADLINE] if message else name
-    lines = traceback.format_exception(exception)
+    lines = traceback.format_exception(type(exception), exception, _from_handler(exception))
     return f"{headline}\n\n{''.join(lines)}"
+
+
+def _from_handler(exception: BaseException) -> TracebackType | None:
+    """Return the traceback from the handler on; how it was called says nothing about the error."""
+    frame = exception.__traceback__
+    while frame is not None and Path(frame.tb_frame.f_code.co_filename).is_relative_to(PACKAGE):
+        frame = frame.tb_next
+    return frame or exception.__traceback__
 
 
 def _bounded(text: str) -> str:

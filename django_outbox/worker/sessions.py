@@ -15,8 +15,8 @@ from contextlib import suppress
 from typing import Any
 
 import psycopg
-from django.db import InterfaceError, OperationalError, connections
 from django.db import Error as DjangoError
+from django.db import InterfaceError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import TransactionStatus
 
@@ -84,9 +84,7 @@ def refuse_open_transactions(before: dict[str, int]) -> None:
 
 def session_gone(exception: BaseException) -> bool:
     """Tell whether the exception comes from a session of this thread that the server has ended."""
-    return any(
-        isinstance(error, DjangoError) and _says_gone(error) for error in _chain(exception)
-    )
+    return any(isinstance(error, DjangoError) and _says_gone(error) for error in _chain(exception))
 
 
 def prepare() -> None:

@@ -116,9 +116,7 @@ class Settler:
                     return call(store.complete_unlocked, leases)
             case Again():
                 again = cast("list[Again]", outcomes)
-                return call(
-                    store.retry, leases, [o.delay for o in again], [o.error for o in again]
-                )
+                return call(store.retry, leases, [o.delay for o in again], [o.error for o in again])
             case Bury():
                 return call(store.bury, leases, outcomes)
             case Release():

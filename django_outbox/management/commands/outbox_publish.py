@@ -1,0 +1,227 @@
+"""Publish messages from JSON Lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, NamedTuple, NoReturn
+
+from django.core.management.base import CommandError, CommandParser
+from django.db import Error as DatabaseError
+from django.db import transaction
+from django.utils.dateparse import parse_datetime, parse_duration
+
+from ...publishing import publish
+from ..base import OutboxCommand, number
+
+OPTIONS = frozenset(
+    {
+        "payload",
+        "queue",
+        "headers",
+        "correlation_id",
+        "activate_in",
+        "activate_at",
+        "timer_id",
+        "timer_conflict",
+        "expires_in",
+        "max_attempts",
+    }
+)
+
+
+class Line(NamedTuple):
+    """A line that is not blank, with its number in the file."""
+
+    number: int
+    text: bytes
+
+
+class BadLine(Exception):
+    """A line that cannot be published, and why."""
+
+    def __init__(self, number: int, reason: object) -> None:
+        super().__init__(f"Line {number}: {reason}")
+
+
+class Command(OutboxCommand):
+    help = (
+        "Publish messages from a file or standard input, one JSON object a line: "
+        '{"queue": "orders", "payload": {"order_id": 7}}. The keys are the arguments of '
+        "outbox.publish(); activate_in and expires_in are seconds or an ISO 8601 duration, "
+        "activate_at is an ISO 8601 moment with its offset. A bad line stops the command, names "
+        "itself, and leaves nothing of its transaction behind."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument(
+            "file",
+            nargs="?",
+            default="-",
+            metavar="FILE",
+            help="The file to read; standard input without one, or for '-'.",
+        )
+        parser.add_argument(
+            "--queue", metavar="NAME", help="The queue of the lines that do not name one."
+        )
+        parser.add_argument(
+            "--raw",
+            action="store_true",
+            help="Each line is a payload itself, any JSON value; needs --queue.",
+        )
+        parser.add_argument(
+            "--batch",
+            type=number(int, least=1, what="positive whole number"),
+            metavar="N",
+            help="Commit every N lines, instead of all lines in one transaction.",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["raw"] and options["queue"] is None:
+            raise CommandError("--raw lines name no queue; give one with --queue.")
+        alias = self.ready_database(options["database"])
+        progress = Progress(self.stderr if options["verbosity"] > 0 else None)
+        committed = 0
+        try:
+            with _opened(options["file"]) as file:
+                for batch in _batches(_lines(file), options["batch"]):
+                    with transaction.atomic(using=alias):
+                        for line in batch:
+                            arguments = _arguments(line, options["queue"], raw=options["raw"])
+                            progress.note(_published(line, arguments, using=alias))
+                    committed = progress.total
+        except (BadLine, DatabaseError) as error:
+            progress.clear()
+            raise CommandError(f"{error}\n{_what_is_stored(committed)}") from error
+        progress.clear()
+        self.stdout.write(_summary(progress))
+
+
+class Progress:
+    """Counts, shown while they grow if there is a terminal to show them on."""
+
+    def __init__(self, stream: Any) -> None:
+        self.total = 0
+        self.ignored = 0
+        self._stream = stream if stream is not None and stream.isatty() else None
+        self._shown_at = 0.0
+
+    def note(self, message_id: int | None) -> None:
+        """Count one line; one whose timer is there already has no new id."""
+        self.total += 1
+        self.ignored += message_id is None
+        if self._stream is not None and time.monotonic() - self._shown_at > 0.1:
+            self._shown_at = time.monotonic()
+            self._stream.write(f"\r{self.total:,} published", ending="")
+            self._stream.flush()
+
+    def clear(self) -> None:
+        """Take the progress off the terminal."""
+        if self._stream is not None and self._shown_at:
+            self._stream.write("\r" + " " * 40 + "\r", ending="")
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[IO[bytes]]:
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        file = Path(name).open("rb")
+    except OSError as error:
+        raise CommandError(f"{name} cannot be read: {error.strerror}.") from error
+    with file:
+        yield file
+
+
+def _lines(file: IO[bytes]) -> Iterator[Line]:
+    for n, text in enumerate(file, start=1):
+        if stripped := text.removeprefix(b"\xef\xbb\xbf" if n == 1 else b"").strip():
+            yield Line(n, stripped)
+
+
+def _batches(lines: Iterator[Line], size: int | None) -> Iterator[Iterable[Line]]:
+    """Yield all lines as one batch, or batches of `size`, without reading ahead."""
+    if size is None:
+        yield lines
+        return
+    while batch := list(islice(lines, size)):
+        yield batch
+
+
+def _arguments(line: Line, queue: str | None, *, raw: bool) -> dict[str, Any]:
+    value = _parsed(line)
+    if raw:
+        return {"payload": value, "queue": queue}
+    if not isinstance(value, dict):
+        raise BadLine(line.number, f"not an object but a {type(value).__name__}; see --raw.")
+    if unknown := value.keys() - OPTIONS:
+        raise BadLine(
+            line.number,
+            f"unknown key(s) {', '.join(sorted(map(repr, unknown)))}; "
+            f"the keys are {', '.join(sorted(OPTIONS))}.",
+        )
+    if "payload" not in value:
+        raise BadLine(line.number, "no payload; for lines that are payloads themselves see --raw.")
+    if value.get("queue", queue) is None:
+        raise BadLine(line.number, "no queue; name it in the line or with --queue.")
+    return {"queue": queue, **value, **_moments(line, value)}
+
+
+def _parsed(line: Line) -> Any:
+    try:
+        return json.loads(line.text.decode(), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise BadLine(line.number, f"not JSON: {error}") from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _moments(line: Line, value: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that JSON can only write as text, as what they mean."""
+    meant = {}
+    for name, parse in (
+        ("activate_at", parse_datetime),
+        ("activate_in", parse_duration),
+        ("expires_in", parse_duration),
+    ):
+        text = value.get(name)
+        if isinstance(text, str):
+            try:
+                meant[name] = parse(text)
+            except ValueError as error:
+                raise BadLine(line.number, f"{name} {text!r}: {error}.") from error
+            if meant[name] is None:
+                raise BadLine(line.number, f"{name} {text!r} is not in ISO 8601.")
+    return meant
+
+
+def _published(line: Line, arguments: dict[str, Any], *, using: str) -> int | None:
+    payload = arguments.pop("payload")
+    try:
+        return publish(payload, using=using, **arguments)
+    except (ValueError, TypeError) as error:
+        raise BadLine(line.number, error) from error
+
+
+def _what_is_stored(committed: int) -> str:
+    if committed:
+        return f"The {committed:,} message(s) of earlier batches are stored, nothing after them."
+    return "Nothing was stored."
+
+
+def _summary(progress: Progress) -> str:
+    ignored = (
+        f", {progress.ignored:,} of them left out because their timer is there already"
+        if progress.ignored
+        else ""
+    )
+    return f"Published {progress.total:,} message(s){ignored}."
