@@ -64,7 +64,7 @@ class Settings:
         renderer = _get("EXCEPTION_RENDERER")
         if isinstance(renderer, str):
             renderer = import_string(renderer)
-        return None if renderer is None else renderer  # type: ignore[no-any-return]
+        return None if renderer is None else renderer
 
 
 settings = Settings()

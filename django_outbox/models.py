@@ -97,7 +97,7 @@ class DeadLetter(models.Model):
     last_exception = models.TextField(null=True, blank=True)
     fingerprint = models.CharField(max_length=64, db_default="")
 
-    objects = DeadLetterQuerySet.as_manager()
+    objects = models.Manager.from_queryset(DeadLetterQuerySet)()
 
     class Meta:
         db_table = "django_outbox_dead_letter"

@@ -418,7 +418,7 @@ def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
         raise TypeError(f"headers must map str to str; they are a {type(headers).__name__}.")
     checked: dict[str, str] = {}
     for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
+        if not all(isinstance(text, str) for text in (name, value)):
             raise TypeError(
                 f"headers must map str to str; {name!r} is a {type(name).__name__} and its value "
                 f"a {type(value).__name__}."
@@ -459,7 +459,7 @@ def _check_timer(timer_id: str | None, timer_conflict: TimerConflict) -> None:
         raise ValueError(f"The timer_id {flaw}.")
 
 
-def _checked_max_attempts(max_attempts: int | None) -> int | None:
+def _checked_max_attempts(max_attempts: object) -> int | None:
     if max_attempts is None:
         return None
     if isinstance(max_attempts, bool) or not isinstance(max_attempts, int):
@@ -517,7 +517,7 @@ def _lifetime(
     return lifetime
 
 
-def _duration(name: str, value: Seconds) -> timedelta:
+def _duration(name: str, value: object) -> timedelta:
     if isinstance(value, timedelta):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):

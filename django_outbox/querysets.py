@@ -18,14 +18,10 @@ from .store import dead_letters as store
 if TYPE_CHECKING:
     from .models import DeadLetter
 
-    Base = models.QuerySet[DeadLetter]
-else:
-    Base = models.QuerySet
-
 BATCH = 1000
 
 
-class DeadLetterQuerySet(Base):
+class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
     """Dead letters, oldest first unless ordered otherwise."""
 
     def replay(self, per_second: float | None = None) -> ReplayResult:

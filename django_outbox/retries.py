@@ -156,7 +156,7 @@ def attempts_exhausted(strategy: RetryStrategy, *, attempt: int, max_attempts: i
     return limit is not None and attempt >= limit
 
 
-def checked_delay(delay: float, *, source: str) -> float:
+def checked_delay(delay: object, *, source: str) -> float:
     """Return `delay` between now and `FOREVER`; raise `ValueError` if it is not a number."""
     if isinstance(delay, bool) or not isinstance(delay, int | float) or math.isnan(delay):
         raise ValueError(f"{source} must give seconds as a number; it gave {delay!r}.")

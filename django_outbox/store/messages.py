@@ -452,7 +452,7 @@ def claim(cursor: Cursor, lanes: Sequence[Lane], *, limit: int, worker_id: str) 
             "worker_id": worker_id,
         },
     )
-    claimed = [Claimed(*row, token) for row in cursor.fetchall()]
+    claimed = [Claimed._make((*row, token)) for row in cursor.fetchall()]
     claimed.sort(key=lambda row: (row.rank, row.due_at, row.id))
     return claimed
 

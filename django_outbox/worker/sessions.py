@@ -92,7 +92,8 @@ def prepare() -> None:
     for connection in _used():
         if _is_too_old(connection):
             connection.close()
-        connection.health_check_done = False
+        if connection.settings_dict["CONN_HEALTH_CHECKS"]:
+            connection.health_check_done = False  # type: ignore[attr-defined]
 
 
 def tidy() -> None:

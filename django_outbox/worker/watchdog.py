@@ -64,7 +64,7 @@ def limit_silence(connection: Any, **kwargs: Any) -> None:
 
     A receiver of Django's `connection_created`.
     """
-    raw = getattr(connection, "connection", None)
+    raw: Any = connection.connection
     options = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
     with suppress(OSError, AttributeError, ValueError):
         with socket.socket(fileno=os.dup(raw.fileno())) as duplicate:
