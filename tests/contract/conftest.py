@@ -1,0 +1,92 @@
+"""Fixtures of the contract's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from django_outbox import handlers
+from django_outbox.models import DeadLetter
+from django_outbox.worker.loop import Options, Worker
+
+from .helpers import Listener, Together, database_clock
+
+Drain = Callable[..., None]
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> handlers.Registry:
+    """Have `@outbox.handler` register with nobody else's handlers in the way."""
+    registry = handlers.Registry()
+    monkeypatch.setattr(handlers, "registry", registry)
+    return registry
+
+
+@pytest.fixture
+def drain(registry: handlers.Registry) -> Drain:
+    """Deliver what is committed and due to the handlers registered so far, with a real worker."""
+
+    def drain(using: str = "default") -> None:
+        served = {queue: handler for queue in registry if (handler := registry.get(queue))}
+        options = Options(using=using, worker_id="the test's", concurrency=2, drain=True)
+        assert Worker(served, options).run() == 0
+
+    return drain
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    listener = Listener()
+    yield listener
+    listener.close()
+
+
+@pytest.fixture
+def together() -> Iterator[Together]:
+    together = Together()
+    yield together
+    together.close()
+
+
+@pytest.fixture
+def sqlite(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Give the alias of a database that is not PostgreSQL."""
+    like = connections.databases["default"]
+    lite = {**like, "ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:", "OPTIONS": {}}
+    monkeypatch.setitem(connections.databases, "lite", lite)
+    yield "lite"
+    connections["lite"].close()
+    del connections["lite"]
+
+
+@pytest.fixture
+def make_letter() -> Callable[..., DeadLetter]:
+    """Give a function that buries a made-up message."""
+
+    def make_letter(**columns: Any) -> DeadLetter:
+        now = database_clock()
+        number = DeadLetter.objects.count() + 1
+        return DeadLetter.objects.create(
+            **{
+                "original_id": number,
+                "message_id": f"00000000-0000-0000-0000-{number:012}",
+                "queue": "orders",
+                "payload": b'{"n": 1}',
+                "headers": {"content-type": "application/json", "tenant": "acme"},
+                "correlation_id": "checkout-7",
+                "created_at": now,
+                "first_attempt_at": now,
+                "last_attempt_at": now,
+                "attempts_count": 10,
+                "deliveries_count": 11,
+                "failure_reason": "retry_terminal",
+                "exception_class": "ValueError",
+                "last_exception": "ValueError: no stock",
+                **columns,
+            }
+        )
+
+    return make_letter
