@@ -242,6 +242,11 @@ class Lost:
 Outcome: TypeAlias = Done | Again | Bury | Release | Lost
 
 
+def is_settled(outcome: Outcome) -> bool:
+    """Tell whether the delivery has removed its message itself."""
+    return isinstance(outcome, Done) and outcome.settled
+
+
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
     """How many letters are messages again, and how many stayed because of a live timer."""

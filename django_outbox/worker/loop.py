@@ -22,6 +22,7 @@ from ..conf import settings
 from ..handlers import Handler
 from ..messages import Release
 from ..store import messages as store
+from . import sessions
 from .claiming import ClaimWindow
 from .database import Database, DatabaseAway
 from .delivery import Delivery
@@ -94,6 +95,7 @@ class Worker:
         self._last_news = 0.0
         self._claimed = 0
         self._has_swept = False
+        self._dispatch_uids = (f"outbox.silence.{id(self)}", f"outbox.watch.{id(self)}")
         self._has_timeouts = any(
             handler.timeout is not None and not handler.is_async for handler in handlers.values()
         )
@@ -109,7 +111,8 @@ class Worker:
         0 when everything in hand was settled, 1 when something had to be left to its lease.
         """
         self._watchdog.start()
-        connection_created.connect(limit_silence, dispatch_uid="django_outbox.limit_silence")
+        connection_created.connect(limit_silence, dispatch_uid=self._dispatch_uids[0])
+        connection_created.connect(sessions.watch, dispatch_uid=self._dispatch_uids[1])
         self._pool.start()
         try:
             while not self._is_done():
@@ -173,7 +176,8 @@ class Worker:
 
     def _close(self) -> None:
         self._pool.stop(timeout=0.0 if self._pool.running_count else 2.0)
-        connection_created.disconnect(dispatch_uid="django_outbox.limit_silence")
+        for dispatch_uid in self._dispatch_uids:
+            connection_created.disconnect(dispatch_uid=dispatch_uid)
         self._watchdog.stop()
         self._database.close()
         self._listener.close()

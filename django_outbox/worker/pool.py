@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from ..messages import Outcome
+from ..messages import Outcome, is_settled
 from . import sessions
 from .delivery import Delivery
 
@@ -137,7 +137,10 @@ class Pool:
         self._tidy()
         self._ended.append((delivery, outcome))
         del self._running[delivery]
-        self._wake()
+        # One that has settled itself leaves the loop nothing to write; it need only be told when
+        # more work is wanted.
+        if not is_settled(outcome) or len(self._waiting) <= self.size:
+            self._wake()
 
     def _do(self, job: Job) -> None:
         try:

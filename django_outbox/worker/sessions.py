@@ -53,8 +53,11 @@ class SessionStateWatcher:
         return execute(sql, params, many, context)
 
 
-def watch(connection: BaseDatabaseWrapper) -> None:
-    """Note from now on what statements do to the connection's session."""
+def watch(connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
+    """Note from now on what statements do to the connection's session.
+
+    A receiver of Django's `connection_created`.
+    """
     if _watcher(connection) is None:
         connection.execute_wrappers.append(SessionStateWatcher())
 

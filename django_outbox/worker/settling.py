@@ -15,7 +15,7 @@ from typing import Any, cast
 import psycopg
 
 from ..conf import settings
-from ..messages import Again, Bury, Done, Lost, Outcome, Release
+from ..messages import Again, Bury, Done, Lost, Outcome, Release, is_settled
 from ..store import messages as store
 from .database import Database, DatabaseAway
 from .delivery import Delivery
@@ -85,7 +85,7 @@ class Settler:
         first = batch[0][1]
         if isinstance(first, Lost):
             return self._finish_lost(batch)
-        done_already = [ended for ended in batch if _is_settled(ended[1])]
+        done_already = [ended for ended in batch if is_settled(ended[1])]
         if done_already:
             self._report(done_already)
             return self._finish(done_already)
@@ -193,10 +193,6 @@ class Settler:
         handled = {id(delivery) for delivery, _ in batch}
         self._pending = [ended for ended in self._pending if id(ended[0]) not in handled]
         return [delivery for delivery, _ in batch if delivery.claimed.id not in keep]
-
-
-def _is_settled(outcome: Outcome) -> bool:
-    return isinstance(outcome, Done) and outcome.settled
 
 
 _PHASES = {Done: "complete", Again: "retry", Bury: "bury", Release: "release"}

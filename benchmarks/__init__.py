@@ -1,0 +1,1 @@
+"""How fast, how late and how large: `python -m benchmarks.worker`."""

@@ -1,0 +1,29 @@
+"""The handlers that are measured: as little as possible in each."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from django.db import connection
+
+from django_outbox import outbox
+
+
+@outbox.handler("empty")
+def empty(message: outbox.Message[Any]) -> None:
+    """Do nothing."""
+
+
+@outbox.handler("atomic", atomic=True)
+def atomic(message: outbox.Message[Any]) -> None:
+    """Insert one row in the transaction that settles the message."""
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO bench_effect (message) VALUES (%s)", [message.id])
+
+
+@outbox.handler("latency")
+def latency(message: outbox.Message[Any]) -> None:
+    """Tell the benchmark when this line was reached, by the clock all processes share."""
+    os.write(int(os.environ["BENCH_PIPE"]), f"{time.monotonic()}\n".encode())
