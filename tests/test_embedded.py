@@ -235,6 +235,15 @@ def test_programs_out_of_the_accounts_reach_are_copied(monkeypatch: pytest.Monke
         assert pid(temporary.url)
 
 
+def test_an_unknown_version_is_refused_with_those_there_are(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(place / "tmp"))
+    with pytest.raises(ValueError, match="choose one of 16, 18"):
+        start_temporary(9)
+    assert list((place / "tmp").iterdir()) == []
+
+
 def test_a_data_folder_too_deep_for_a_socket_gets_one_elsewhere(place: Path) -> None:
     deep = place / ("d" * 100)
     deep.mkdir()

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from example_project.embedded import watcher
+from example_project.embedded import binaries, watcher
 from example_project.embedded.account import server_account
 from example_project.embedded.server import Mode, Server, new_temporary_folder
 
@@ -23,6 +23,7 @@ class TemporaryServer:
     """A running server with data of its own, for a ``with`` block or until this process ends."""
 
     def __init__(self, version: int = 18, *, durable: bool = True) -> None:
+        binaries.installed(version)  # An unknown version leaves no folder behind.
         folder = new_temporary_folder(server_account())
         self._server = Server(folder, version, durable=durable)
         self._owner = os.getpid()
