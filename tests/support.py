@@ -18,8 +18,7 @@ import pytest
 from django.db import connection, transaction
 from django.dispatch import Signal
 
-from django_outbox import outbox
-from django_outbox.handlers import registry
+from django_outbox import handlers, outbox
 from django_outbox.models import DeadLetter, OutboxMessage
 from django_outbox.worker.loop import Options, Worker
 
@@ -30,18 +29,6 @@ committed = pytest.mark.django_db(
     transaction=True, available_apps=["django_outbox", "tests.testapp"]
 )
 """For tests whose rows must be committed, as a worker sees them from its own connections."""
-
-
-@contextmanager
-def empty_registry() -> Iterator[None]:
-    """Forget all handlers for the block, and those registered in it afterwards."""
-    before = dict(registry._by_queue)
-    registry._by_queue.clear()
-    try:
-        yield
-    finally:
-        registry._by_queue.clear()
-        registry._by_queue.update(before)
 
 
 def publish(payload: Any = None, queue: str = "orders", **options: Any) -> int:
@@ -60,9 +47,10 @@ def publish_many(payloads: list[Any], queue: str = "orders", **options: Any) -> 
 
 def worker(*queues: str, **options: Any) -> Worker:
     """Return a worker for these queues, by default for all that have a handler."""
-    handlers = {queue: registry._by_queue[queue] for queue in queues or registry}
+    registry = handlers.registry
+    served = {queue: registry._by_queue[queue] for queue in queues or registry}
     given = {"using": "default", "worker_id": "tester", "concurrency": 1, **options}
-    return Worker(handlers, Options(**given))
+    return Worker(served, Options(**given))
 
 
 def drain(*queues: str, **options: Any) -> None:

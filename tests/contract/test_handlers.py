@@ -13,7 +13,7 @@ from django_outbox import outbox
 from django_outbox.models import DeadLetter, OutboxMessage
 from tests.support import committed, drain, letter_of, make_due, message_row, publish
 
-pytestmark = [committed, pytest.mark.usefixtures("no_handlers")]
+pytestmark = [committed, pytest.mark.usefixtures("registry")]
 
 
 def test_a_handler_gets_the_message_with_all_its_attributes() -> None:
