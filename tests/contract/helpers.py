@@ -125,13 +125,18 @@ class Together:
 
 
 def wait_until_blocked(future: Future[Any], by: int) -> None:
-    """Return when some session waits for a lock that the backend `by` holds."""
+    """Return when some session waits for a lock that the backend `by` holds.
+
+    Not read from pg_stat_activity, which stands still inside a transaction.
+    """
     deadline = time.monotonic() + PATIENCE
     with connections["default"].cursor() as cursor:
         while time.monotonic() < deadline:
             assert not future.done(), f"It did not wait: {future.result()!r}"
             cursor.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))", [by]
+                "SELECT count(*) FROM pg_locks"
+                " WHERE NOT granted AND %s = ANY(pg_blocking_pids(pid))",
+                [by],
             )
             if cursor.fetchone()[0]:
                 return
