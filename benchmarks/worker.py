@@ -34,7 +34,9 @@ def main() -> None:
     options = parser.parse_args()
     with start_temporary() as server:
         os.environ["DATABASE_URL"] = server.url
-        figures = measure(options.messages, options.samples, options.rounds, server.data / "server.log")
+        figures = measure(
+            options.messages, options.samples, options.rounds, server.data / "server.log"
+        )
     if options.json:
         print(json.dumps(figures, indent=2))
     else:

@@ -1,3 +1,5 @@
+"""The app, which brings the system checks and finds the handlers of all apps."""
+
 from django.apps import AppConfig
 from django.utils.module_loading import autodiscover_modules
 

@@ -14,41 +14,45 @@ from typing import Any
 
 from django.apps.config import AppConfig
 from django.conf import settings as django_settings
-from django.core.checks import CheckMessage, Error, Warning, register
+from django.core import checks
 
 from . import conf
 
 
-@register()
-def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+@checks.register()
+def check_settings(
+    app_configs: Sequence[AppConfig] | None, **kwargs: Any
+) -> list[checks.CheckMessage]:
     """Report each entry of `OUTBOX` that is unknown or cannot be used."""
     given = getattr(django_settings, "OUTBOX", {})
     if not isinstance(given, dict):
         return [
-            Error(
+            checks.Error(
                 f"OUTBOX must be a dict; it is a {type(given).__name__}.",
                 id="django_outbox.E001",
             )
         ]
     unknown = [
-        Error(f"OUTBOX has no setting {name!r}.", hint=_hint(name), id="django_outbox.E002")
+        checks.Error(f"OUTBOX has no setting {name!r}.", hint=_hint(name), id="django_outbox.E002")
         for name in conf.unknown_names()
     ]
     bad = [
-        Error(f"OUTBOX[{name!r}] {complaint}", id="django_outbox.E003")
+        checks.Error(f"OUTBOX[{name!r}] {complaint}", id="django_outbox.E003")
         for name, complaint in conf.problems()
     ]
     return [*unknown, *bad]
 
 
-@register()
-def check_listening(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+@checks.register()
+def check_listening(
+    app_configs: Sequence[AppConfig] | None, **kwargs: Any
+) -> list[checks.CheckMessage]:
     """Warn where workers would have to poll because the database goes through a pooler."""
     given = getattr(django_settings, "OUTBOX", {})
     if not isinstance(given, dict) or given.get("LISTEN_DATABASE") or not given.get("NOTIFY", True):
         return []
     return [
-        Warning(
+        checks.Warning(
             f"The database {alias!r} sets DISABLE_SERVER_SIDE_CURSORS, as one does behind a "
             "transaction-mode pooler; workers do not LISTEN there and find messages by polling.",
             hint="Set OUTBOX['LISTEN_DATABASE'] to an alias that connects directly.",

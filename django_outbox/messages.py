@@ -1,5 +1,4 @@
-"""The values that flow: a `Draft` is published, stored, and claimed as a `Claimed` row; a handler
-sees it as a `Message`; an `Outcome` says how the delivery ended.
+"""The values that flow: a draft is published, claimed, delivered as a message, and has an outcome.
 
 None of them shows its payload in its repr, so none can leak one into a log.
 """
@@ -18,6 +17,9 @@ from . import codecs
 from .errors import InvalidPayload
 
 T = TypeVar("T")
+
+FIRST_MOMENT = datetime(1, 1, 1, tzinfo=UTC)
+LAST_MOMENT = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 
 TimerConflict: TypeAlias = Literal["ignore", "extend", "replace"]
 Seconds: TypeAlias = timedelta | float
@@ -87,7 +89,6 @@ class Claimed(NamedTuple):
     deliveries_count: int
     created_at: float
     failing_for: float | None
-    last_error: str | None
     expired: bool
     due_at: float
     rank: int
@@ -188,7 +189,7 @@ def moment(epoch: float) -> datetime:
     try:
         return datetime.fromtimestamp(epoch, UTC)
     except (ValueError, OverflowError, OSError):
-        return (datetime.max if epoch > 0 else datetime.min).replace(tzinfo=UTC)
+        return LAST_MOMENT if epoch > 0 else FIRST_MOMENT
 
 
 current_message: ContextVar[Message[Any] | None] = ContextVar("django_outbox_message", default=None)

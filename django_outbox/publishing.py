@@ -475,13 +475,12 @@ def _deadline(
     activate_in: Seconds | None, activate_at: datetime | None
 ) -> tuple[timedelta, datetime | None]:
     """Return the delay and the fixed moment, of which the moment wins when there is one."""
-    if activate_in is None and activate_at is None:
-        return timedelta(), None
-    if activate_in is not None and activate_at is not None:
-        raise ValueError("Give activate_in or activate_at, not both.")
     if activate_at is not None:
+        if activate_in is not None:
+            raise ValueError("Give activate_in or activate_at, not both.")
         return timedelta(), _checked_moment(activate_at)
-    assert activate_in is not None
+    if activate_in is None:
+        return timedelta(), None
     delay = _duration("activate_in", activate_in)
     _reach("activate_in", datetime.now(UTC), delay)
     return delay, None
@@ -524,12 +523,12 @@ def _duration(name: str, value: object) -> timedelta:
         raise TypeError(
             f"{name} must be a timedelta, or seconds as a number; it is a {type(value).__name__}."
         )
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{name} must be finite; it is {value}.")
     try:
         return timedelta(seconds=value)
     except OverflowError:
-        raise ValueError(f"{name} is too long for the calendar: {value} seconds.") from None
+        raise ValueError(f"{name} is longer than the calendar.") from None
 
 
 def _reach(name: str, start: datetime, duration: timedelta) -> None:

@@ -16,7 +16,7 @@ from .messages import ReplayResult
 from .store import dead_letters as store
 
 if TYPE_CHECKING:
-    from .models import DeadLetter
+    from .models import DeadLetter  # noqa: F401 - named in a string below
 
 BATCH = 1000
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 FOREVER = 100 * 365 * 24 * 3600.0
 """The longest delay in seconds: a century, which every timestamp here can carry."""
@@ -67,7 +67,7 @@ class _Bounded:
 
     def _jitter(self) -> float:
         half = self.jitter_factor / 2
-        return 1 + random.uniform(-half, half) if half else 1.0
+        return 1 + random.uniform(-half, half) if half else 1.0  # noqa: S311 - no secret
 
 
 @dataclass(frozen=True)
@@ -158,6 +158,7 @@ def attempts_exhausted(strategy: RetryStrategy, *, attempt: int, max_attempts: i
 
 def checked_delay(delay: object, *, source: str) -> float:
     """Return `delay` between now and `FOREVER`; raise `ValueError` if it is not a number."""
-    if isinstance(delay, bool) or not isinstance(delay, int | float) or math.isnan(delay):
+    is_number = isinstance(delay, int | float) and not isinstance(delay, bool)
+    if not is_number or (isinstance(delay, float) and math.isnan(delay)):
         raise ValueError(f"{source} must give seconds as a number; it gave {delay!r}.")
-    return min(max(float(delay), 0.0), FOREVER)
+    return float(min(max(cast("float", delay), 0), FOREVER))

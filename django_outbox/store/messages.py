@@ -66,6 +66,7 @@ FROM stored
 
 # A pending timer takes the new deadline, and with it the new content and a fresh start, when it is
 # to be replaced or when the new deadline is strictly later. A leased one is left to its worker.
+# That it has the deadline and the correlation id of this statement shows that it took them.
 MOVE_TIMER = """
 WITH deadline AS MATERIALIZED (
     SELECT LEAST(
@@ -103,13 +104,14 @@ stored AS (
                 = (%(replace)s OR excluded.next_attempt_at > live.next_attempt_at)
         )
     WHERE live.lease_token IS NULL
-    RETURNING live.id, live.queue, live.next_attempt_at
+    RETURNING live.id, live.queue, live.next_attempt_at, live.correlation_id
 )
 SELECT
     stored.id,
     CASE
         WHEN %(notify)s
             AND stored.next_attempt_at = deadline.at
+            AND stored.correlation_id = %(correlation_id)s
             AND stored.next_attempt_at <= clock_timestamp()
         THEN pg_notify('django_outbox', stored.queue)
     END
@@ -191,7 +193,6 @@ RETURNING
     message.deliveries_count,
     extract(epoch FROM message.created_at)::float8,
     extract(epoch FROM clock_timestamp() - message.first_attempt_at)::float8,
-    message.last_error,
     COALESCE(message.expires_at <= clock_timestamp(), false),
     extract(epoch FROM message.next_attempt_at)::float8,
     picked.rank
@@ -263,7 +264,8 @@ WHERE message.id = held.id
 RETURNING message.id
 """
 
-# One statement: if the letter cannot be inserted, the message is still there.
+# One statement: if the letter cannot be inserted, the message is still there. What is buried
+# without an attempt keeps the error of its last one.
 BURY = """
 WITH held AS MATERIALIZED (
     SELECT
@@ -294,7 +296,8 @@ SELECT
         ELSE first_attempt_at END,
     CASE WHEN attempted THEN clock_timestamp() ELSE last_attempt_at END,
     CASE WHEN attempted THEN LEAST(attempts_count, 2147483646) + 1 ELSE attempts_count END,
-    deliveries_count, clock_timestamp(), reason, exception_class, error, fingerprint
+    deliveries_count, clock_timestamp(), reason, exception_class,
+    CASE WHEN attempted THEN error ELSE last_error END, fingerprint
 FROM removed
 RETURNING original_id
 """
@@ -549,7 +552,7 @@ def lock(cursor: Cursor, lease: Lease) -> bool:
 
 
 class QueueCounts(NamedTuple):
-    """What one queue holds; `oldest_ready` is the seconds since its oldest ready message was due."""
+    """What one queue holds; `oldest_ready` is for how many seconds a message has been due."""
 
     queue: str
     ready: int

@@ -89,7 +89,7 @@ class Database:
             else:
                 self._failures = 0
                 return result
-        self._lose(psycopg.OperationalError("the statement could not be serialized"))
+        return self._lose(psycopg.OperationalError("the statement could not be serialized"))
 
     def connect(self) -> psycopg.Connection[Any]:
         """Return the open connection, made anew if need be and if it is time to."""
@@ -101,7 +101,7 @@ class Database:
         try:
             return self._open()
         except (psycopg.Error, DjangoError, OSError) as error:
-            self._lose(error)
+            return self._lose(error)
 
     def receive(self) -> None:
         """Read what the server has sent unasked: notifications, or the end of the session."""
@@ -142,7 +142,6 @@ class Database:
         wrapper = connections.create_connection(self.alias)
         options = {"connect_timeout": 10, **wrapper.settings_dict.get("OPTIONS", {})}
         wrapper.settings_dict = {**wrapper.settings_dict, "OPTIONS": options}
-        wrapper.inc_thread_sharing()
         wrapper.connect()
         raw: psycopg.Connection[Any] = wrapper.connection
         self._wrapper = wrapper
@@ -159,7 +158,7 @@ class Database:
     def _lose(self, error: BaseException, *, sent: bool = False) -> NoReturn:
         """Drop the connection, set the time of the next try, and raise `DatabaseAway`."""
         self.close()
-        pause = min(0.1 * 2.0 ** min(self._failures, 10), _MAX_BACKOFF) * random.uniform(0.5, 1.0)
+        pause = min(0.1 * 2.0 ** min(self._failures, 10), _MAX_BACKOFF) * random.uniform(0.5, 1)  # noqa: S311
         self.retry_at = time.monotonic() + pause
         if not self.is_away:
             logger.warning(

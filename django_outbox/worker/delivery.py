@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from django.db import connections, transaction
@@ -52,7 +52,7 @@ class Delivery:
         *,
         using: str,
         claimed_at: float,
-        request_renewal: Callable[[Delivery, threading.Event], None] | None = None,
+        request_renewal: Callable[[Delivery], Future[bool]] | None = None,
     ) -> None:
         self.claimed = claimed
         self.handler = handler
@@ -131,11 +131,10 @@ class Delivery:
         """Have the lease renewed now; False if it is lost."""
         if self.request_renewal is None:
             return self._renew_here()
-        done = threading.Event()
-        self.request_renewal(self, done)
-        if not done.wait(HEARTBEAT_PATIENCE):
-            raise OutboxError("The lease was not renewed: the database does not answer.")
-        return not self.lost
+        try:
+            return self.request_renewal(self).result(HEARTBEAT_PATIENCE)
+        except TimeoutError:
+            raise OutboxError("The lease was not renewed: the database does not answer.") from None
 
     def _renew_here(self) -> bool:
         with connections[self.using].cursor() as cursor:

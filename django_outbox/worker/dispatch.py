@@ -180,12 +180,12 @@ def _buried(delivery: Delivery, reason: Reason, error: BaseException) -> Bury:
 
 
 def _unattempted(delivery: Delivery, reason: Reason) -> Bury:
-    """Bury without running the handler; the last error of earlier attempts stays readable."""
+    """Bury without running the handler."""
     return Bury(
         reason=reason,
         attempted=False,
         exception=None,
-        error=delivery.claimed.last_error,
+        error=None,
         exception_class=None,
         fingerprint=failures.fingerprint(delivery.claimed.queue, reason, None),
     )

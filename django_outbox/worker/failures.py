@@ -65,7 +65,7 @@ def _render(exception: BaseException, name: str) -> str | None:
         return None if text is None else _bounded(_storable(str(text)))
     except Exception as error:
         # The text may be what the renderer was to keep out, so only its class is safe to store.
-        logger.error("Rendering a %s failed with a %s", name, type(error).__name__)
+        logger.error("Rendering a %s failed with a %s", name, type(error).__name__)  # noqa: TRY400
         return _storable(name)
 
 

@@ -8,10 +8,10 @@ renewal, the poll. Everything here runs in one thread and on one connection.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -41,6 +41,9 @@ COALESCE = 0.01
 
 HAND_BACK_AFTER = 5.0
 """Seconds that a claimed message waits for a thread before it is handed back."""
+
+MAX_ROWS = 1000
+"""Rows that one statement renews or settles at the most."""
 
 FOREVER = float("inf")
 
@@ -86,7 +89,7 @@ class Worker:
         self._window = ClaimWindow(handlers, strict=options.strict)
         self._pace = Pace()
         self._held: dict[Delivery, None] = {}
-        self._heartbeats: deque[tuple[Delivery, threading.Event]] = deque()
+        self._heartbeats: deque[tuple[Delivery, Future[bool]]] = deque()
         self._stop_requested = False
         self._stop_deadline = FOREVER
         self._claim_at = 0.0  # when to claim next, if there is room; FOREVER for not before news
@@ -155,6 +158,11 @@ class Worker:
         return self.options.drain and self._is_idle and self._claim_at == FOREVER
 
     @property
+    def has_stuck_handlers(self) -> bool:
+        """Whether handlers still run after `run` has returned."""
+        return self._pool.running_count > 0
+
+    @property
     def _is_idle(self) -> bool:
         return not self._held and self._pool.is_quiet and not self._settler.unsettled
 
@@ -200,10 +208,15 @@ class Worker:
 
     # Leases
 
-    def request_renewal(self, delivery: Delivery, done: threading.Event) -> None:
-        """Have the delivery's lease renewed in the next turn; called by handler threads."""
-        self._heartbeats.append((delivery, done))
+    def request_renewal(self, delivery: Delivery) -> Future[bool]:
+        """Have the delivery's lease renewed in the next turn; called by handler threads.
+
+        The future says whether the lease stands.
+        """
+        future: Future[bool] = Future()
+        self._heartbeats.append((delivery, future))
         self._wakeup.wake()
+        return future
 
     def _renew(self) -> None:
         now = time.monotonic()
@@ -211,30 +224,27 @@ class Worker:
         if now < self._next_renewal and not asked:
             return
         by_hand = {delivery for delivery, _ in asked}
-        due = [
-            delivery
-            for delivery in self._held
-            if delivery in by_hand
-            or (not delivery.timed_out and not delivery.lost and now >= delivery.renew_at)
-        ]
-        for start in range(0, len(due), 1000):
-            self._renew_leases(due[start : start + 1000], began=now)
-        for _ in asked:
-            self._heartbeats.popleft()[1].set()
-        self._next_renewal = min(
-            (d.renew_at for d in self._held if not d.timed_out and not d.lost), default=FOREVER
-        )
+        due = [d for d in self._held if d in by_hand or now >= _renewal_due(d)]
+        standing: set[Delivery] = set()
+        for start in range(0, len(due), MAX_ROWS):
+            standing |= self._renew_leases(due[start : start + MAX_ROWS], began=now)
+        for delivery, future in asked:
+            self._heartbeats.popleft()
+            future.set_result(delivery in standing)
+        self._next_renewal = min(map(_renewal_due, self._held), default=FOREVER)
 
-    def _renew_leases(self, due: list[Delivery], *, began: float) -> None:
+    def _renew_leases(self, due: list[Delivery], *, began: float) -> set[Delivery]:
+        """Renew these leases and return those that stand; one that is only locked does."""
         leases = [delivery.lease for delivery in due]
         ttls = [delivery.handler.lease_ttl for delivery in due]
-        renewed = self._database.call(store.renew, leases, ttls)
-        missed = [delivery for delivery in due if delivery.claimed.id not in renewed]
+        standing = self._database.call(store.renew, leases, ttls)
+        missed = [delivery for delivery in due if delivery.claimed.id not in standing]
         if missed:
-            held = self._database.call(store.still_held, [delivery.lease for delivery in missed])
-            self._lose([delivery for delivery in missed if delivery.claimed.id not in held])
+            standing |= self._database.call(store.still_held, [d.lease for d in missed])
+            self._lose([delivery for delivery in missed if delivery.claimed.id not in standing])
         for delivery in due:
             delivery.renew_at = began + delivery.handler.lease_ttl / 3
+        return {delivery for delivery in due if delivery.claimed.id in standing}
 
     def _lose(self, missed: Sequence[Delivery]) -> None:
         """Take note of leases that a renewal found lost, and start none of those messages."""
@@ -389,6 +399,11 @@ class Worker:
         elif self._looks_ahead:
             moments.append(self._poll_at)
         return min(moments)
+
+
+def _renewal_due(delivery: Delivery) -> float:
+    """Return when the lease is to be renewed; never if it is lost or not to be held any longer."""
+    return FOREVER if delivery.lost or delivery.timed_out else delivery.renew_at
 
 
 def _times_out_at(delivery: Delivery) -> float:

@@ -41,7 +41,7 @@ def supervise() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN if sys.stdin.isatty() else forward)
     signal.signal(signal.SIGTERM, forward)
     while True:
-        child = subprocess.Popen(autoreload.get_child_arguments(), env=environment)
+        child = subprocess.Popen(autoreload.get_child_arguments(), env=environment)  # noqa: S603
         if (code := child.wait()) != CHANGED:
             return code if code >= 0 else 128 - code
 

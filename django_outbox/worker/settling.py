@@ -97,6 +97,9 @@ class Settler:
             for delivery, _ in batch:
                 delivery.unsure |= away.sent
             raise
+        except psycopg.errors.LockNotAvailable:
+            self._keep(batch)
+            return self._finish(batch, keep={delivery.claimed.id for delivery, _ in batch})
         except psycopg.Error as error:
             return self._write_one_by_one(batch, error)
         self._report([ended for ended in batch if ended[0].claimed.id in written])

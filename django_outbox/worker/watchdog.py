@@ -62,15 +62,16 @@ def _shut_down(fd: int) -> None:
 def limit_silence(connection: Any, **kwargs: Any) -> None:
     """Have the kernel end a TCP connection whose peer acknowledges nothing for half a minute.
 
-    A receiver of Django's `connection_created`.
+    A receiver of Django's `connection_created`; other databases than PostgreSQL are left alone.
     """
+    if connection.vendor != "postgresql":
+        return
     raw: Any = connection.connection
     options = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
-    with suppress(OSError, AttributeError, ValueError):
-        with socket.socket(fileno=os.dup(raw.fileno())) as duplicate:
-            if duplicate.family not in (socket.AF_INET, socket.AF_INET6):
-                return
-            duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in options.items():
-                if hasattr(socket, name):
-                    duplicate.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    with suppress(OSError), socket.socket(fileno=os.dup(raw.fileno())) as duplicate:
+        if duplicate.family not in (socket.AF_INET, socket.AF_INET6):
+            return
+        duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in options.items():
+            if hasattr(socket, name):
+                duplicate.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

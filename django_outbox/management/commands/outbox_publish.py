@@ -133,7 +133,7 @@ def _opened(name: str) -> Iterator[IO[bytes]]:
         yield sys.stdin.buffer
         return
     try:
-        file = Path(name).open("rb")
+        file = Path(name).open("rb")  # noqa: SIM115 - closed below
     except OSError as error:
         raise CommandError(f"{name} cannot be read: {error.strerror}.") from error
     with file:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
 import sys
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 from uuid import uuid4
 
 import psycopg
@@ -123,7 +124,10 @@ class Command(OutboxCommand):
                 f"Worker {worker_id} serves {', '.join(handlers)} on {alias!r} with "
                 f"{options['concurrency']} thread(s). Stop it with CTRL-C."
             )
-        sys.exit(self._run(worker, reload=reload))
+        code = self._run(worker, reload=reload)
+        if worker.has_stuck_handlers:
+            _leave_at_once(code)
+        sys.exit(code)
 
     def _run(self, worker: Worker, *, reload: bool) -> int:
         try:
@@ -174,3 +178,14 @@ def _stop_on_signals(worker: Worker) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+
+
+def _leave_at_once(code: int) -> NoReturn:
+    """End the process although a handler still runs.
+
+    An async handler runs in a thread of an executor, which Python would wait for.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
