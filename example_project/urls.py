@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from django.contrib import admin
-from django.urls import path
+from django.urls import include, path
 
-urlpatterns = [path("admin/", admin.site.urls)]
+urlpatterns = [
+    path("", include("example_project.shop.urls")),
+    path("admin/", admin.site.urls),
+]
