@@ -66,6 +66,11 @@ class Handler:
         """Whether the function is a coroutine function, which a timeout can cancel."""
         return inspect.iscoroutinefunction(self.function)
 
+    @property
+    def limits_threads(self) -> bool:
+        """Whether a timeout is set that can only end the lease, not the function."""
+        return self.timeout is not None and not self.is_async
+
     def __call__(self, message: Message[Any]) -> list[OutboxResponse]:
         """Run the function, a coroutine too, and return what it wants published."""
         result = self.function(message)

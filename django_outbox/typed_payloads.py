@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
 
 from . import codecs
 from .errors import InvalidPayload
@@ -15,9 +17,12 @@ def decoder(target: Any) -> Callable[[bytes, str], Any]:
     """Return a function from a body and its content type to an instance of `target`.
 
     It raises `InvalidPayload`, which names each field that does not fit and quotes no values:
-    they may be confidential.
+    they may be confidential. Raises `ImproperlyConfigured` if pydantic cannot handle `target`.
     """
-    adapter: TypeAdapter[Any] = TypeAdapter(target)
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(target)
+    except PydanticUserError as error:
+        raise ImproperlyConfigured(f"pydantic cannot decode to {target!r}: {error}") from error
 
     def decode(body: bytes, content_type: str) -> Any:
         try:

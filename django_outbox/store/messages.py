@@ -251,15 +251,15 @@ WITH held AS MATERIALIZED (
     FOR UPDATE OF message SKIP LOCKED
 )
 UPDATE django_outbox_message AS message
-SET next_attempt_at = clock_timestamp() + held.delay * interval '1 second',
+SET next_attempt_at = clock.now + held.delay * interval '1 second',
     attempts_count = LEAST(message.attempts_count, 2147483646) + 1,
-    first_attempt_at = COALESCE(message.first_attempt_at, clock_timestamp()),
-    last_attempt_at = clock_timestamp(),
+    first_attempt_at = COALESCE(message.first_attempt_at, clock.now),
+    last_attempt_at = clock.now,
     last_error = held.error,
     lease_token = NULL,
     lease_expires_at = NULL,
     leased_by = NULL
-FROM held
+FROM held, (SELECT clock_timestamp() AS now) AS clock
 WHERE message.id = held.id
 RETURNING message.id
 """
@@ -292,13 +292,12 @@ INSERT INTO django_outbox_dead_letter
      failure_reason, exception_class, last_exception, fingerprint)
 SELECT
     id, message_id, queue, payload, headers, correlation_id, timer_id, created_at,
-    CASE WHEN attempted THEN COALESCE(first_attempt_at, clock_timestamp())
-        ELSE first_attempt_at END,
-    CASE WHEN attempted THEN clock_timestamp() ELSE last_attempt_at END,
+    CASE WHEN attempted THEN COALESCE(first_attempt_at, clock.now) ELSE first_attempt_at END,
+    CASE WHEN attempted THEN clock.now ELSE last_attempt_at END,
     CASE WHEN attempted THEN LEAST(attempts_count, 2147483646) + 1 ELSE attempts_count END,
-    deliveries_count, clock_timestamp(), reason, exception_class,
+    deliveries_count, clock.now, reason, exception_class,
     CASE WHEN attempted THEN error ELSE last_error END, fingerprint
-FROM removed
+FROM removed, (SELECT clock_timestamp() AS now) AS clock
 RETURNING original_id
 """
 

@@ -83,7 +83,7 @@ class Reporter:
 
     def _retried(self, delivery: Delivery, outcome: Again) -> None:
         logger.warning(
-            "Attempt %d of %s failed, next in %.3g s: %s",
+            "Attempt %d of %s failed, next in %.1f s: %s",
             delivery.claimed.attempts_count + 1,
             _name(delivery),
             outcome.delay,

@@ -44,9 +44,9 @@ class Settler:
         return len(self._pending) + len(self._locked)
 
     @property
-    def next_try(self) -> float | None:
-        """The `time.monotonic()` at which locked rows are tried again, None if there are none."""
-        return self._locked_until if self._locked else None
+    def next_try(self) -> float:
+        """The `time.monotonic()` at which locked rows are tried again; infinite without any."""
+        return self._locked_until if self._locked else float("inf")
 
     def settle(self, ended: Sequence[Ended]) -> list[Delivery]:
         """Write these outcomes and earlier ones still open; return what is out of hand now.

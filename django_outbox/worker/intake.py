@@ -1,0 +1,149 @@
+"""When and how much to claim: into the room there is, as soon as something is due.
+
+Under load one claim follows the other. When a sweep has found nothing more, the intake learns the
+moment of the next due message and claims again then, at a notification, or when a look at the
+table, once a poll, finds something.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from ..conf import settings
+from ..handlers import Handler
+from ..messages import Claimed
+from ..store import messages as store
+from .claiming import ClaimWindow
+from .database import Database
+from .options import Options
+from .pacing import Pace
+from .pool import Pool
+
+NEVER = float("inf")
+COALESCE = 0.01
+"""Seconds within which notifications are one wake-up."""
+
+
+class Intake:
+    """The claims of one worker.
+
+    `claim_at` is the `time.monotonic()` from which to claim, if there is room; `NEVER` while
+    nothing is known to be due.
+    """
+
+    def __init__(
+        self, handlers: Mapping[str, Handler], options: Options, database: Database, pool: Pool
+    ) -> None:
+        self.pace = Pace()
+        self._options = options
+        self._database = database
+        self._pool = pool
+        self._queues = list(handlers)
+        self._window = ClaimWindow(handlers, strict=options.strict)
+        self._claim_at = 0.0
+        self._poll_at = 0.0
+        self._has_swept = False
+        self._last_news = 0.0
+        self._claimed = 0
+        self._is_closed = False
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the last sweep left nothing due, as far as is known."""
+        return self._claim_at == NEVER
+
+    @property
+    def has_reached_max(self) -> bool:
+        """Whether as many messages have been claimed as this worker may."""
+        limit = self._options.max_messages
+        return limit is not None and self._claimed >= limit
+
+    def close(self) -> None:
+        """Claim nothing more."""
+        self._is_closed = True
+
+    def look_again(self) -> None:
+        """Claim as soon as there is room, since something may be due."""
+        self._claim_at = min(self._claim_at, time.monotonic())
+
+    def take_news(self, news: set[str] | None) -> None:
+        """Claim soon if a queue of ours was notified; at once, unless it has just been done.
+
+        None stands for notifications that may have been missed.
+        """
+        if news is None or not news.isdisjoint(self._queues):
+            self._last_news = max(time.monotonic(), self._last_news + COALESCE)
+            self._claim_at = min(self._claim_at, self._last_news)
+
+    def give_back(self, count: int) -> None:
+        """Take back the count of messages that were claimed and not started."""
+        self._claimed -= count
+
+    def claim(self, *, idle: bool) -> list[Claimed]:
+        """Claim what there is room for, if it is time to; a sweep if the worker is idle."""
+        now = time.monotonic()
+        if now < self._claim_at or not (limit := self._room()):
+            return []
+        sweep = idle or now >= self._window.next_sweep
+        claimed = self._database.call(
+            store.claim,
+            self._window.lanes(sweep=sweep),
+            limit=limit,
+            worker_id=self._options.worker_id,
+        )
+        if sweep:
+            self._window.swept(began=now)
+        self._window.advance(claimed)
+        self._claimed += len(claimed)
+        self._note_what_is_left(full=len(claimed) == limit, swept=sweep)
+        return claimed
+
+    def look_ahead(self) -> None:
+        """Learn when the next message is due: after the last sweep, and once a poll."""
+        now = time.monotonic()
+        if not self.is_exhausted or now < self._poll_at or not self._looks_ahead:
+            return
+        # Right after a sweep, what is overdue is locked; only what is to come is of interest.
+        overdue, self._has_swept = not self._has_swept, False
+        seconds = self._database.call(store.soonest, self._queues, overdue=overdue)
+        self._poll_at = now + settings.poll_interval
+        if seconds is not None and seconds < settings.poll_interval:
+            self._claim_at = time.monotonic() + max(0.0, seconds)
+
+    def wake_at(self) -> float:
+        """Return the `time.monotonic()` at which to claim or to look."""
+        if not self.is_exhausted:
+            return self._claim_at if self._room() else NEVER
+        return self._poll_at if self._looks_ahead else NEVER
+
+    def _note_what_is_left(self, *, full: bool, swept: bool) -> None:
+        if full:
+            self._claim_at = 0.0
+        elif swept:
+            self._claim_at = NEVER
+            self._poll_at = 0.0
+            self._has_swept = True
+        else:
+            self._claim_at = self._window.next_sweep
+
+    def _room(self) -> int:
+        """Return how many messages to claim now; 0 while it is not worth a statement."""
+        if self._is_closed or self.has_reached_max:
+            return 0
+        now = time.monotonic()
+        limit = self._options.batch_size
+        if self._options.max_messages is not None:
+            limit = min(limit, self._options.max_messages - self._claimed)
+        waiting = self._pool.waiting_count
+        room = self.pace.room(
+            threads=self._options.concurrency,
+            running=[now - (delivery.started_at or now) for delivery in self._pool.running],
+            waiting=waiting,
+            limit=limit,
+        )
+        return 0 if waiting and room < self._options.batch_size // 2 else max(0, room)
+
+    @property
+    def _looks_ahead(self) -> bool:
+        return not (self._options.drain or self._is_closed or self.has_reached_max)

@@ -1,0 +1,154 @@
+"""The leases a worker holds: taken with a claim, renewed while it has the message, given up.
+
+A lease is renewed at a third of its length, whether its message waits, runs, or has ended and is
+not settled yet. It is renewed no longer when it is found lost, or when a synchronous handler is
+past its timeout: a thread cannot be cancelled, but another worker can be let in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+
+from ..store import messages as store
+from .database import Database
+from .delivery import Delivery
+from .pool import Pool
+from .reporting import Reporter
+
+NEVER = float("inf")
+MAX_ROWS = 1000
+"""Leases that one statement renews at the most."""
+
+HAND_BACK_AFTER = 5.0
+"""Seconds that a claimed message waits for a thread before it is handed back."""
+
+
+class Leases:
+    """The deliveries in hand, and their leases."""
+
+    def __init__(
+        self, database: Database, pool: Pool, reporter: Reporter, wake: Callable[[], None]
+    ) -> None:
+        self._database = database
+        self._pool = pool
+        self._reporter = reporter
+        self._wake = wake
+        self._held: dict[Delivery, None] = {}
+        self._heartbeats: deque[tuple[Delivery, Future[bool]]] = deque()
+        self._next_renewal = NEVER
+        self._has_timeouts = False
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of the messages in hand, in order."""
+        return sorted(delivery.claimed.id for delivery in self._held)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a handler waits for a renewal."""
+        return bool(self._heartbeats)
+
+    def take(self, delivery: Delivery) -> None:
+        """Hold the lease of a message that has just been claimed."""
+        self._held[delivery] = None
+        self._next_renewal = min(self._next_renewal, delivery.renew_at)
+        self._has_timeouts |= delivery.handler.limits_threads
+
+    def drop(self, deliveries: Iterable[Delivery]) -> None:
+        """Hold these no longer; they are settled or lost."""
+        for delivery in deliveries:
+            self._held.pop(delivery, None)
+
+    def overdue(self) -> list[Delivery]:
+        """Return what has waited for a thread for too long, to be handed back."""
+        if not self._pool.waiting_count:
+            return []
+        oldest = time.monotonic() - HAND_BACK_AFTER
+        return [delivery for delivery in self._pool.waiting if delivery.claimed_at <= oldest]
+
+    def request_renewal(self, delivery: Delivery) -> Future[bool]:
+        """Have a lease renewed in the loop's next turn; called by handler threads.
+
+        The future says whether the lease stands.
+        """
+        future: Future[bool] = Future()
+        self._heartbeats.append((delivery, future))
+        self._wake()
+        return future
+
+    def renew(self) -> None:
+        """Renew what is due for it and what handlers have asked for."""
+        now = time.monotonic()
+        asked = list(self._heartbeats)
+        if now < self._next_renewal and not asked:
+            return
+        by_hand = {delivery for delivery, _ in asked}
+        due = [d for d in self._held if d in by_hand or now >= _renewal_due(d)]
+        standing: set[Delivery] = set()
+        for start in range(0, len(due), MAX_ROWS):
+            standing |= self._renew_rows(due[start : start + MAX_ROWS], began=now)
+        for delivery, future in asked:
+            self._heartbeats.popleft()
+            future.set_result(delivery in standing)
+        self._next_renewal = min(map(_renewal_due, self._held), default=NEVER)
+
+    def notice_timeouts(self) -> None:
+        """Stop renewing what is past its timeout."""
+        if not self._has_timeouts:
+            return
+        now = time.monotonic()
+        for delivery in self._pool.running:
+            if now >= _times_out_at(delivery):
+                delivery.timed_out = True
+                self._reporter.timed_out(delivery)
+
+    def wake_at(self) -> float:
+        """Return the `time.monotonic()` at which something here is due."""
+        moments = [self._next_renewal]
+        if self._pool.waiting_count:
+            moments.append(time.monotonic() + 1.0)  # some may have to be handed back
+        if self._has_timeouts:
+            moments += map(_times_out_at, self._pool.running)
+        return min(moments)
+
+    def _renew_rows(self, due: list[Delivery], *, began: float) -> set[Delivery]:
+        """Renew these leases and return those that stand; one that is only locked does."""
+        leases = [delivery.lease for delivery in due]
+        ttls = [delivery.handler.lease_ttl for delivery in due]
+        standing = self._database.call(store.renew, leases, ttls)
+        missed = [delivery for delivery in due if delivery.claimed.id not in standing]
+        if missed:
+            standing |= self._database.call(store.still_held, [d.lease for d in missed])
+            self._lose([delivery for delivery in missed if delivery.claimed.id not in standing])
+        for delivery in due:
+            delivery.renew_at = began + delivery.handler.lease_ttl / 3
+        return {delivery for delivery in due if delivery.claimed.id in standing}
+
+    def _lose(self, missed: list[Delivery]) -> None:
+        """Take note of leases that a renewal found lost, and start none of those messages."""
+        # One whose handler settles it itself may be gone for a good reason; it will say so.
+        lost = [d for d in missed if d.ended_at is None and not d.settles_itself]
+        for delivery in lost:
+            delivery.lost = True
+            if self._pool.take_back(delivery):
+                self._held.pop(delivery, None)
+        if lost:
+            self._reporter.lost(lost, "renew")
+
+
+def _renewal_due(delivery: Delivery) -> float:
+    return NEVER if delivery.lost or delivery.timed_out else delivery.renew_at
+
+
+def _times_out_at(delivery: Delivery) -> float:
+    """Return when a running synchronous handler is past its timeout, if that is still to come."""
+    started = delivery.started_at
+    if started is None or delivery.timed_out or not delivery.handler.limits_threads:
+        return NEVER
+    return started + (delivery.handler.timeout or NEVER)
