@@ -91,7 +91,7 @@ def _find_flaw(value: Any, path: str, above: frozenset[int]) -> tuple[str, str] 
     if isinstance(value, float):
         return None if math.isfinite(value) else (path, f"{value!r} is not a JSON number")
     if value is None or isinstance(value, int):
-        return None
+        return _flaw_in_integer(value, path)
     above |= {id(value)}
     if isinstance(value, Mapping):
         return _find_flaw_in_mapping(value, path, above)
@@ -123,4 +123,12 @@ def _flaw_in_string(value: str, path: str) -> tuple[str, str] | None:
         value.encode()
     except UnicodeEncodeError:
         return path, "it contains a lone surrogate"
+    return None
+
+
+def _flaw_in_integer(value: int | None, path: str) -> tuple[str, str] | None:
+    try:
+        str(value)
+    except ValueError:
+        return path, "it has more digits than Python writes"
     return None

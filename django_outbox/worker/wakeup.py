@@ -7,6 +7,9 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+LONGEST_SLEEP = 60.0
+"""Seconds; what a selector can wait for has a limit, and nothing here needs to come near it."""
+
 
 class Wakeup:
     """A sleep that can be ended from any thread and from a signal handler."""
@@ -37,7 +40,7 @@ class Wakeup:
         self._watch(set(sockets))
         self._asleep = True
         try:
-            timeout = 0.0 if unless() else max(0.0, seconds)
+            timeout = 0.0 if unless() else min(max(0.0, seconds), LONGEST_SLEEP)
             ready = {key.fd for key, _ in self._selector.select(timeout)}
         finally:
             self._asleep = False
