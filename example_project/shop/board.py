@@ -11,6 +11,7 @@ from django_outbox.models import DeadLetter, OutboxMessage
 from example_project.shop.models import Order, Product
 
 ORDERS_SHOWN = 15
+LETTERS_SHOWN = 5
 
 
 def board() -> dict[str, Any]:
@@ -20,9 +21,18 @@ def board() -> dict[str, Any]:
         "orders": orders.order_by("-pk")[:ORDERS_SHOWN],
         "products": Product.objects.order_by("name"),
         "queues": _queues(),
-        "letters": DeadLetter.objects.order_by("-failed_at")[:ORDERS_SHOWN],
+        "letters": _letters(),
         "stuck": set(DeadLetter.objects.values_list("correlation_id", flat=True)),
     }
+
+
+def _letters() -> list[dict[str, Any]]:
+    """Return the latest dead letters, of each exception only the line that says what it was."""
+    letters = DeadLetter.objects.order_by("-failed_at")[:LETTERS_SHOWN]
+    return [
+        {"letter": letter, "headline": (letter.last_exception or "").partition("\n")[0]}
+        for letter in letters
+    ]
 
 
 def _queues() -> Any:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from statistics import median
+from statistics import quantiles
 from uuid import UUID
 
 from django.db import transaction
@@ -54,8 +54,9 @@ def latency(pings: Iterator[int], wait: Callable[[], None]) -> Latency:
             committed_at[message_id] = timezone.now()
         time.sleep(BETWEEN_PINGS)
     wait()
-    delays = sorted(
+    delays = [
         (event.received_at - committed_at[event.message_id]).total_seconds() * 1000
         for event in WebhookEvent.objects.filter(message_id__in=committed_at)
-    )
-    return Latency(p50=median(delays), p99=delays[int(0.99 * (len(delays) - 1))], count=len(delays))
+    ]
+    percentiles = quantiles(delays, n=100, method="inclusive")
+    return Latency(p50=percentiles[49], p99=percentiles[98], count=len(delays))

@@ -14,6 +14,7 @@ from typing import Self
 from django.conf import settings
 
 from example_project.shop.demo import caretaker
+from example_project.shop.demo.interrupting import uninterrupted
 
 PATIENCE = 10.0
 """Seconds that a process gets to stop in good order."""
@@ -26,34 +27,34 @@ class ProcessEnded(Exception):
 class Processes:
     """The processes of one demo; leaving the block stops them all.
 
-    What they write goes to a log file, which is kept only if `keep_log` is set.
+    What they write goes to a log file, which is gone afterwards unless `keep_log` was called.
     """
 
     def __init__(self) -> None:
-        self.keep_log = False
         descriptor, name = tempfile.mkstemp(prefix="outbox-demo-", suffix=".log")
         self.log = Path(name)
         self._log = os.fdopen(descriptor, "wb")
         self._running: list[subprocess.Popen[bytes]] = []
         self._caretaker = subprocess.Popen(
-            [sys.executable, "-I", "-S", caretaker.__file__],
+            [sys.executable, "-I", "-S", caretaker.__file__, self.log],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
 
     def start(self, *command: str, debug: bool = False) -> subprocess.Popen[bytes]:
         """Start `manage.py` with this command."""
-        process = subprocess.Popen(
-            [sys.executable, str(settings.BASE_DIR / "manage.py"), *command],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            env={**os.environ, "DEBUG": str(debug)},
-            # Ctrl-C goes to all processes of a session, and would be a second one after ours.
-            start_new_session=True,
-        )
-        self._running.append(process)
-        self._tell_caretaker(process.pid)
+        with uninterrupted():
+            process = subprocess.Popen(
+                [sys.executable, str(settings.BASE_DIR / "manage.py"), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env={**os.environ, "DEBUG": str(debug)},
+                # Ctrl-C goes to all processes of a session, and would reach it once more by us.
+                start_new_session=True,
+            )
+            self._running.append(process)
+            self._tell_caretaker(process.pid)
         return process
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
@@ -70,8 +71,14 @@ class Processes:
         """Raise `ProcessEnded` if one has ended without having been asked to."""
         for process in self._running:
             if process.poll() is not None:
-                self.keep_log = True
-                raise ProcessEnded(f"{process.args!r} ended with exit code {process.returncode}.")
+                self.keep_log()
+                raise ProcessEnded(
+                    f"{process.args!r} ended with exit code {process.returncode}; see {self.log}"
+                )
+
+    def keep_log(self) -> None:
+        """Leave the log file for somebody to read."""
+        self._tell_caretaker(0)
 
     def _wait(self, process: subprocess.Popen[bytes]) -> None:
         try:
@@ -82,9 +89,9 @@ class Processes:
         self._running.remove(process)
         self._tell_caretaker(-process.pid)
 
-    def _tell_caretaker(self, pid: int) -> None:
+    def _tell_caretaker(self, number: int) -> None:
         assert self._caretaker.stdin is not None  # noqa: S101
-        self._caretaker.stdin.write(f"{pid}\n".encode())
+        self._caretaker.stdin.write(f"{number}\n".encode())
         self._caretaker.stdin.flush()
 
     def __enter__(self) -> Self:
@@ -101,7 +108,5 @@ class Processes:
             process.send_signal(signal.SIGINT)
         for process in list(self._running):
             self._wait(process)
-        self._caretaker.communicate()
         self._log.close()
-        if not self.keep_log:
-            self.log.unlink()
+        self._caretaker.communicate()  # Closes its standard input, and waits for it.

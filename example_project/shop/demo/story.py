@@ -56,8 +56,10 @@ class Story:
         while not condition():
             self.processes.check()
             if time.monotonic() > deadline:
-                self.processes.keep_log = True
-                raise TooSlow(f"Waited {PATIENCE:g} s in vain: {progress()}.")
+                self.processes.keep_log()
+                raise TooSlow(
+                    f"{progress()}, and no more in {PATIENCE:g} s; see {self.processes.log}"
+                )
             self.screen.progress(progress())
             time.sleep(0.01)
 

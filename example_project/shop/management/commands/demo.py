@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import OperationalError, connection
 
 from example_project.shop.demo.database import fresh_database
 from example_project.shop.demo.interrupting import interruptible
@@ -32,24 +33,31 @@ class Command(BaseCommand):
         )
 
     def handle(self, *_args: Any, **options: Any) -> None:
+        if connection.vendor != "postgresql":
+            raise CommandError(
+                "The outbox needs PostgreSQL: point DATABASE_URL to one, or unset it."
+            )
         screen = Screen(self)
         try:
             with interruptible():
-                good = serve(screen) if options["serve"] else self._play(screen)
+                good = serve(screen) if options["serve"] else _play(screen)
         except KeyboardInterrupt:
             screen.say("Interrupted; all that was started is stopped.")
             sys.exit(INTERRUPTED)
+        except (ProcessEnded, TooSlow) as error:
+            raise CommandError(str(error)) from error
+        except OperationalError as error:
+            raise CommandError(f"The database does not answer: {error}") from error
         if not good:
             sys.exit(1)
 
-    def _play(self, screen: Screen) -> bool:
-        began = time.perf_counter()
-        screen.progress("PostgreSQL is starting")
-        with fresh_database(), Processes() as processes:
-            story = Story(screen=screen, processes=processes, began=began)
-            try:
-                good = play(story)
-            except (ProcessEnded, TooSlow) as error:
-                raise CommandError(f"{error} See {processes.log}") from error
-            processes.keep_log = not good
-            return good
+
+def _play(screen: Screen) -> bool:
+    began = time.perf_counter()
+    screen.progress("PostgreSQL is starting")
+    with fresh_database(), Processes() as processes:
+        good = play(Story(screen=screen, processes=processes, began=began))
+        if not good:
+            processes.keep_log()
+            screen.say(f"What the workers wrote: {processes.log}")
+        return good
