@@ -182,9 +182,11 @@ def _is_fit(connection: BaseDatabaseWrapper) -> bool:
 
 
 def _says_gone(error: DjangoError) -> bool:
-    sqlstate = getattr(error.__cause__, "sqlstate", None)
-    if sqlstate is not None and (sqlstate in _GONE or sqlstate[:2] in _GONE_CLASSES):
-        return True
+    cause = error.__cause__
+    if isinstance(cause, psycopg.Error) and cause.sqlstate is not None:
+        return cause.sqlstate in _GONE or cause.sqlstate[:2] in _GONE_CLASSES
+    if isinstance(cause, psycopg.OperationalError):
+        return True  # without a state it does not come from the server: the connection broke
     return isinstance(error, OperationalError | InterfaceError) and any(
         _is_broken(connection) for connection in connections.all(initialized_only=True)
     )
