@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.db import connections
@@ -63,30 +64,43 @@ def sqlite(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
-def make_letter() -> Callable[..., DeadLetter]:
-    """Give a function that buries a made-up message."""
+def make_letters() -> Callable[..., None]:
+    """Give a function that stores so many dead letters, with these columns."""
+
+    def make_letters(count: int, **columns: Any) -> None:
+        now = database_clock()
+        DeadLetter.objects.bulk_create(
+            DeadLetter(
+                **{
+                    "original_id": 1,
+                    "message_id": uuid4(),
+                    "queue": "orders",
+                    "payload": b'{"n": 1}',
+                    "headers": {"content-type": "application/json", "tenant": "acme"},
+                    "correlation_id": "checkout-7",
+                    "created_at": now,
+                    "first_attempt_at": now,
+                    "last_attempt_at": now,
+                    "attempts_count": 10,
+                    "deliveries_count": 11,
+                    "failure_reason": "retry_terminal",
+                    "exception_class": "ValueError",
+                    "last_exception": "ValueError: no stock",
+                    **columns,
+                }
+            )
+            for _ in range(count)
+        )
+
+    return make_letters
+
+
+@pytest.fixture
+def make_letter(make_letters: Callable[..., None]) -> Callable[..., DeadLetter]:
+    """Give a function that stores one dead letter and returns it."""
 
     def make_letter(**columns: Any) -> DeadLetter:
-        now = database_clock()
-        number = DeadLetter.objects.count() + 1
-        return DeadLetter.objects.create(
-            **{
-                "original_id": number,
-                "message_id": f"00000000-0000-0000-0000-{number:012}",
-                "queue": "orders",
-                "payload": b'{"n": 1}',
-                "headers": {"content-type": "application/json", "tenant": "acme"},
-                "correlation_id": "checkout-7",
-                "created_at": now,
-                "first_attempt_at": now,
-                "last_attempt_at": now,
-                "attempts_count": 10,
-                "deliveries_count": 11,
-                "failure_reason": "retry_terminal",
-                "exception_class": "ValueError",
-                "last_exception": "ValueError: no stock",
-                **columns,
-            }
-        )
+        make_letters(1, **columns)
+        return DeadLetter.objects.order_by("id").reverse()[0]
 
     return make_letter
