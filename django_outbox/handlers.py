@@ -141,7 +141,7 @@ def handler(
 
     Raises `ImproperlyConfigured` when a queue has a handler already.
     """
-    _check_options(queues, retry, max_deliveries, lease_ttl, timeout)
+    _check_options(queues, retry, max_deliveries, atomic, lease_ttl, timeout)
 
     def register(function: Function) -> Function:
         _check_function(function)
@@ -166,6 +166,7 @@ def _check_options(
     queues: tuple[str, ...],
     retry: object,
     max_deliveries: object,
+    atomic: object,
     lease_ttl: object,
     timeout: object,
 ) -> None:
@@ -189,6 +190,8 @@ def _check_options(
         raise ImproperlyConfigured(
             f"max_deliveries must be a positive whole number; it is {max_deliveries!r}."
         )
+    if not isinstance(atomic, bool):
+        raise ImproperlyConfigured(f"atomic must be True or False; it is {atomic!r}.")
     _check_seconds("lease_ttl", lease_ttl)
     if timeout is not None:
         _check_seconds("timeout", timeout)

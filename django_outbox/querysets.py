@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .models import DeadLetter  # noqa: F401 - named in a string below
 
 BATCH = 1000
+SLOWEST = 0.001
+"""Letters a second; slower than one in a quarter of an hour is no replay."""
 
 
 class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
@@ -35,16 +37,16 @@ class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
 
     def replay_in_batches(self, per_second: float | None = None) -> Iterator[ReplayResult]:
         """Replay as `replay` does and yield the result of each batch when it is done."""
-        if per_second is not None and not per_second > 0:
-            raise ValueError(f"per_second must be positive; it is {per_second!r}.")
+        if per_second is not None and not per_second >= SLOWEST:
+            raise ValueError(f"per_second must be at least {SLOWEST}; it is {per_second!r}.")
         step = 0.0 if per_second is None else 1 / per_second
-        replayed = 0
+        first = 0
         for ids in self._batches():
             with connections[self.db].cursor() as cursor:
                 result = ReplayResult(
-                    *store.replay(cursor, ids, step=step, first=replayed, notify=settings.notify)
+                    *store.replay(cursor, ids, step=step, first=first, notify=settings.notify)
                 )
-            replayed += result.replayed
+            first += result.replayed + result.skipped
             yield result
 
     def discard(self) -> int:
