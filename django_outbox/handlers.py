@@ -141,7 +141,14 @@ def handler(
 
     Raises `ImproperlyConfigured` when a queue has a handler already.
     """
-    _check_options(queues, retry, max_deliveries, atomic, lease_ttl, timeout)
+    _check_options(
+        queues,
+        retry=retry,
+        max_deliveries=max_deliveries,
+        atomic=atomic,
+        lease_ttl=lease_ttl,
+        timeout=timeout,
+    )
 
     def register(function: Function) -> Function:
         _check_function(function)
@@ -164,6 +171,7 @@ def handler(
 
 def _check_options(
     queues: tuple[str, ...],
+    *,
     retry: object,
     max_deliveries: object,
     atomic: object,
