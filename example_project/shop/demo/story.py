@@ -158,13 +158,13 @@ def bury_the_poisoned(story: Story) -> None:
 
 
 def repair_and_replay(story: Story) -> None:
-    corrected = services.correct_quantities()
+    services.correct_quantities()
     replayed = services.replay_orders()
     story.wait_until(
         lambda: not OutboxMessage.objects.exists(), lambda: f"{replayed} orders replayed"
     )
     shipped = Shipment.objects.filter(order__in=story.sales.poisoned).count()
-    story.screen.say(f"corrected {corrected}, replayed {replayed}, shipped {shipped}")
+    story.screen.say(f"their quantities corrected, {replayed} replayed, {shipped} shipped")
 
 
 def measure(story: Story) -> None:
@@ -191,14 +191,12 @@ def check_the_books(story: Story) -> bool:
     story.checks += checks(story.sales, webhooks, BURST + PINGS)
     for check in story.checks:
         story.screen.verdict(good=check.good, text=check.text)
-    failed = [check for check in story.checks if not check.good]
+    failed = sum(not check.good for check in story.checks)
+    verdict = f"{failed} of {len(story.checks)} failed" if failed else "All is well"
     seconds = time.perf_counter() - story.began
-    story.screen.end(
-        good=not failed,
-        text=f"{len(failed) or 'All'} of {len(story.checks)} checks failed, {seconds:.0f} s"
-        if failed
-        else f"All {len(story.checks)} checks passed, in {seconds:.0f} s",
-    )
+    story.screen.end(good=not failed, text=f"{verdict}, after {seconds:.0f} s")
+    if not failed:
+        story.screen.say("See it in a browser: python manage.py demo --serve")
     return not failed
 
 
