@@ -138,7 +138,20 @@ def test_per_second_goes_on_over_the_batches(make_letters: MakeLetters) -> None:
     assert before <= due[2499] - timedelta(seconds=249.9) <= after
 
 
-@pytest.mark.parametrize("per_second", [0, -1, float("nan")])
+def test_skipped_letters_do_not_raise_the_rate(make_letters: MakeLetters) -> None:
+    outbox.publish({}, queue="orders", timer_id="t", activate_at=CREATED)
+    make_letters(900, timer_id="t")
+    make_letters(1100)
+    result = DeadLetter.objects.all().replay(per_second=10)
+
+    assert result == outbox.ReplayResult(replayed=1100, skipped=900)
+    replayed = OutboxMessage.objects.filter(timer_id=None)
+    due = list(replayed.order_by("next_attempt_at").values_list("next_attempt_at", flat=True))
+    for first, twelfth in zip(due, due[11:], strict=False):
+        assert twelfth - first >= timedelta(seconds=1)
+
+
+@pytest.mark.parametrize("per_second", [0, -1, float("nan"), 1e-300])
 def test_a_rate_that_is_not_positive_is_refused(make_letter: MakeLetter, per_second: float) -> None:
     make_letter()
     with pytest.raises(ValueError, match="per_second"):

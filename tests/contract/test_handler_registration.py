@@ -101,6 +101,8 @@ def test_a_decorator_without_a_queue_is_refused() -> None:
         ("timeout", -1),
         ("timeout", float("nan")),
         ("timeout", "60"),
+        ("atomic", "no"),
+        ("atomic", None),
     ],
 )
 def test_a_bad_option_is_refused_by_its_name(option: str, value: Any) -> None:
