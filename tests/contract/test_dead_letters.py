@@ -241,6 +241,29 @@ def test_a_callers_transaction_takes_all_of_it_back(make_letter: MakeLetter, act
 
 
 @committed
+@pytest.mark.parametrize("act", ["replay", "discard"])
+def test_what_was_interrupted_has_committed_its_batches_and_can_be_repeated(
+    make_letters: MakeLetters, together: Together, act: str
+) -> None:
+    make_letters(2500)
+
+    def interrupt(execute: Callable[..., Any], *args: Any) -> Any:
+        left = together.start(DeadLetter.objects.count).result(PATIENCE)
+        if left < 2500:
+            raise KeyboardInterrupt
+        return execute(*args)
+
+    with pytest.raises(KeyboardInterrupt), connection.execute_wrapper(interrupt):
+        getattr(DeadLetter.objects.all(), act)()
+    left = DeadLetter.objects.count()
+    assert 0 < left < 2500
+
+    again = getattr(DeadLetter.objects.all(), act)()
+    assert again == (left if act == "discard" else outbox.ReplayResult(replayed=left, skipped=0))
+    assert OutboxMessage.objects.count() == (0 if act == "discard" else 2500)
+
+
+@committed
 def test_two_replays_at_once_make_one_message_of_each_letter(
     make_letter: MakeLetter, together: Together
 ) -> None:

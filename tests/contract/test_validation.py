@@ -156,7 +156,7 @@ def test_cancelling_a_bad_timer_is_refused(timer_id: str) -> None:
     refuse(cancel_timer, {"timer_id": timer_id}, ValueError)
 
 
-@pytest.mark.parametrize("correlation_id", ["a\x00b", LONE])
+@pytest.mark.parametrize("correlation_id", ["a\x00b", LONE, "c" * 256])
 def test_a_correlation_id_that_cannot_be_stored_is_refused(correlation_id: str) -> None:
     refuse(publish, {"correlation_id": correlation_id}, ValueError)
 
