@@ -1,0 +1,92 @@
+"""Crashes: a worker that dies without a word loses nothing and charges no attempt."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from django_outbox.models import DeadLetter, OutboxMessage
+from tests.process.stage import Stage
+from tests.support import committed, message_row, publish, publish_many, wait_until
+from tests.testapp.models import Order
+
+pytestmark = committed
+
+
+@pytest.mark.parametrize("other", ["idle beside it", "started later"])
+def test_the_message_of_a_killed_worker_is_delivered_again_after_its_lease(
+    stage: Stage, other: str
+) -> None:
+    # B01, B09
+    first = stage.worker()
+    id_ = publish("precious", queue="gated_short", max_attempts=5)
+    started = stage.event("start")
+    if other == "idle beside it":
+        second = stage.worker().ready()
+    first.signal(signal.SIGKILL)
+    assert first.wait() == -signal.SIGKILL
+    killed_at = time.monotonic()
+    if other == "started later":
+        second = stage.worker().ready()
+
+    again = stage.event("start", within=10)
+
+    assert time.monotonic() - killed_at < 1.5 + 1 + 2  # the lease, a poll, and starting up
+    assert again["pid"] == second.pid
+    assert again["id"] == id_
+    assert again["message_id"] == started["message_id"]
+    assert (started["attempt"], started["deliveries"]) == (1, 1)
+    assert (again["attempt"], again["deliveries"]) == (1, 2)
+    assert message_row(id_).attempts_count == 0
+    stage.let_on()
+    stage.event("end")
+    wait_until(lambda: not OutboxMessage.objects.exists())
+    assert not DeadLetter.objects.exists()
+
+
+def test_an_atomic_handler_killed_midway_has_its_effects_once(stage: Stage) -> None:
+    first = stage.worker()
+    id_ = publish("book me", queue="gated_once")
+    stage.event("start")
+    first.signal(signal.SIGKILL)
+    first.wait()
+    assert not Order.objects.exists()
+    OutboxMessage.objects.filter(pk=id_).update(lease_expires_at="2000-01-01T00:00Z")
+
+    stage.worker()
+    stage.event("start")
+    stage.let_on()
+
+    wait_until(lambda: not OutboxMessage.objects.exists())
+    assert [order.name for order in Order.objects.all()] == ["book me"]
+
+
+def test_two_workers_share_the_work_and_deliver_nothing_twice(stage: Stage) -> None:
+    publish_many([f"order {n}" for n in range(1000)], queue="booked")
+
+    workers = [stage.worker("--concurrency", "2", "--batch-size", "10") for _ in range(2)]
+
+    wait_until(lambda: not OutboxMessage.objects.exists())
+    names = sorted(Order.objects.values_list("name", flat=True))
+    assert names == sorted(f"order {n}" for n in range(1000))
+    assert [worker.stop() for worker in workers] == [0, 0]
+    for worker in workers:
+        assert "Lost" not in worker.log
+
+
+def test_a_handler_longer_than_its_lease_runs_once_though_another_worker_idles(
+    stage: Stage,
+) -> None:
+    # B03, B07
+    for _ in range(2):
+        stage.worker().ready()
+    publish(queue="gated_short")
+    stage.event("start")
+
+    assert stage.next_step(within=3.5) is None  # more than two leases long
+    stage.let_on()
+
+    assert stage.event("end")["deliveries"] == 1
+    wait_until(lambda: not OutboxMessage.objects.exists())

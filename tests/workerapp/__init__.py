@@ -1,0 +1,1 @@
+"""An app with handlers for workers in processes of their own; see `tests.process.stage`."""
