@@ -29,7 +29,7 @@ from . import support
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted({*DOCS.rglob("*.md")} - {*DOCS.glob("_build/**/*.md")})]
 COMMANDS = sorted(name for name, app in get_commands().items() if app == "django_outbox")
 
 READERS_OWN = {"order": MagicMock(pk=7), "outbox": outbox, "transaction": transaction}
