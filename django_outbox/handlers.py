@@ -159,7 +159,7 @@ def handler(
                 retry=retry,
                 max_deliveries=max_deliveries,
                 atomic=atomic,
-                lease_ttl=lease_ttl,
+                lease_ttl=float(lease_ttl),
                 timeout=timeout,
                 decode=_decoder_for(function),
             )

@@ -1,40 +1,30 @@
 """Publishing: arguments → a validated `Draft` → one statement on the caller's ORM connection.
 
-Everything that can be wrong with the arguments is found before any SQL runs, so a mistake leaves
-the caller's transaction usable. Nothing here commits, opens a savepoint or waits for a commit: the
-row is part of whatever transaction is open.
+Nothing here commits, opens a savepoint or waits for a commit: the row is part of whatever
+transaction is open.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
-from uuid import uuid4
+from datetime import datetime
+from typing import Any, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.core.exceptions import ImproperlyConfigured
-from django.db import connections, router
+from django.db import router
 from django.db.transaction import TransactionManagementError
 
-from . import codecs, names
+from . import names
 from .conf import settings
-from .errors import PayloadTooLarge
-from .messages import Draft, OutboxResponse, Seconds, TimerConflict, current_message
-from .store import messages as store
-
-if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
+from .drafts import DraftOptions, build_draft, check_timer, checked_headers
+from .messages import Draft, OutboxResponse, Seconds, TimerConflict
+from .store.storage import Storage, storage_for
 
 ROWS_PER_STATEMENT = 10_000
 BYTES_PER_STATEMENT = 64 * 1024 * 1024
 """A statement is also ended early by its size, far below what PostgreSQL takes at once (1 GB)."""
-
-MAX_ATTEMPTS = 1_000_000
-_TRACEPARENT = "traceparent"
 
 _NOT_ATOMIC = (
     "Publishing needs an open transaction: the message must commit or vanish with the data it "
@@ -114,8 +104,7 @@ def publish(
         expires_in=expires_in,
         max_attempts=max_attempts,
     )
-    with _connection(using).cursor() as cursor:
-        return store.insert(cursor, draft, notify=settings.notify)
+    return _transaction(using).insert(draft)
 
 
 def publish_many(
@@ -135,7 +124,7 @@ def publish_many(
     arguments and errors are those of `publish`; they are checked for an empty iterable too, which
     then runs nothing.
     """
-    options = _Options.checked(
+    options = DraftOptions.checked(
         queue=queue,
         headers=headers,
         activate_in=activate_in,
@@ -144,12 +133,8 @@ def publish_many(
         max_attempts=max_attempts,
     )
     drafts = [options.draft(payload) for payload in payloads]
-    connection = _connection(using)
-    ids: list[int] = []
-    for chunk in _chunks(drafts):
-        with connection.cursor() as cursor:
-            ids += store.insert_many(cursor, chunk, notify=settings.notify)
-    return ids
+    storage = _transaction(using)
+    return [id_ for chunk in _chunks(drafts) for id_ in storage.insert_many(chunk)]
 
 
 def cancel_timer(*, queue: str, timer_id: str, using: str | None = None) -> bool:
@@ -158,9 +143,8 @@ def cancel_timer(*, queue: str, timer_id: str, using: str | None = None) -> bool
     Part of the caller's transaction if one is open.
     """
     names.validate_queue(queue)
-    _check_timer(timer_id, "ignore")
-    with _postgres(using).cursor() as cursor:
-        return store.cancel_timer(cursor, queue=queue, timer_id=timer_id)
+    check_timer(timer_id, "ignore")
+    return storage_for(using or default_alias()).cancel_timer(queue=queue, timer_id=timer_id)
 
 
 def publish_response(response: OutboxResponse, *, using: str) -> int | None:
@@ -252,7 +236,7 @@ class OutboxPublisher:
     def _merged(self, headers: Mapping[str, str] | None) -> Mapping[str, str]:
         if headers is None:
             return self.headers
-        return {**self.headers, **_checked_headers(headers)}
+        return {**self.headers, **checked_headers(headers)}
 
 
 def publisher(
@@ -260,119 +244,13 @@ def publisher(
 ) -> OutboxPublisher:
     """Return a publisher to `queue`, with headers that go with each of its messages."""
     return OutboxPublisher(
-        names.validate_queue(queue), headers=_checked_headers(headers or {}), using=using
+        names.validate_queue(queue), headers=checked_headers(headers or {}), using=using
     )
 
 
 apublish = _awaitable(publish)
 apublish_many = _awaitable(publish_many)
 acancel_timer = _awaitable(cancel_timer)
-
-
-def build_draft(
-    payload: Any,
-    *,
-    queue: str,
-    headers: Mapping[str, str] | None,
-    correlation_id: str | None,
-    activate_in: Seconds | None,
-    activate_at: datetime | None,
-    timer_id: str | None,
-    timer_conflict: TimerConflict,
-    expires_in: Seconds | None,
-    max_attempts: int | None,
-) -> Draft:
-    """Return the draft of one message; raise for the first argument that cannot be used."""
-    options = _Options.checked(
-        queue=queue,
-        headers=headers,
-        activate_in=activate_in,
-        activate_at=activate_at,
-        expires_in=expires_in,
-        max_attempts=max_attempts,
-    )
-    _check_timer(timer_id, timer_conflict)
-    if correlation_id is not None:
-        _check_correlation_id(correlation_id)
-    return options.draft(
-        payload, correlation_id=correlation_id, timer_id=timer_id, timer_conflict=timer_conflict
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
-    """What `publish` and `publish_many` have in common, checked once."""
-
-    queue: str
-    headers: dict[str, str]
-    correlation_id: str | None
-    activate_in: timedelta
-    activate_at: datetime | None
-    expires_in: timedelta | None
-    max_attempts: int | None
-
-    @classmethod
-    def checked(
-        cls,
-        *,
-        queue: str,
-        headers: Mapping[str, str] | None,
-        activate_in: Seconds | None,
-        activate_at: datetime | None,
-        expires_in: Seconds | None,
-        max_attempts: int | None,
-    ) -> _Options:
-        names.validate_queue(queue)
-        checked = _checked_headers(headers or {})
-        message = current_message.get()
-        if message is not None and (trace := message.headers.get(_TRACEPARENT)):
-            checked.setdefault(_TRACEPARENT, trace)
-        delay, moment = _deadline(activate_in, activate_at)
-        return cls(
-            queue=queue,
-            headers=checked,
-            correlation_id=None if message is None else message.correlation_id,
-            activate_in=delay,
-            activate_at=moment,
-            expires_in=_lifetime(expires_in, delay=delay, moment=moment),
-            max_attempts=_checked_max_attempts(max_attempts),
-        )
-
-    def draft(
-        self,
-        payload: Any,
-        *,
-        correlation_id: str | None = None,
-        timer_id: str | None = None,
-        timer_conflict: TimerConflict = "ignore",
-    ) -> Draft:
-        body, content_type = codecs.encode(payload)
-        if len(body) > settings.max_payload_bytes:
-            raise PayloadTooLarge(
-                f"The payload for {self.queue!r} has {len(body):,} bytes, more than the "
-                f"{settings.max_payload_bytes:,} that OUTBOX['MAX_PAYLOAD_BYTES'] allows. "
-                "Store it elsewhere and publish where it is."
-            )
-        headers = self.headers
-        if codecs.CONTENT_TYPE not in headers:
-            headers = {**headers, codecs.CONTENT_TYPE: content_type}
-        elif content_type != codecs.BINARY:
-            raise ValueError(
-                f"The content-type header {headers[codecs.CONTENT_TYPE]!r} goes with a payload of "
-                f"bytes; this one is a {type(payload).__name__} and is stored as {content_type}."
-            )
-        return Draft(
-            queue=self.queue,
-            body=body,
-            headers=headers,
-            correlation_id=correlation_id or self.correlation_id or str(uuid4()),
-            timer_id=timer_id,
-            timer_conflict=timer_conflict,
-            activate_in=self.activate_in,
-            activate_at=self.activate_at,
-            expires_in=self.expires_in,
-            max_attempts=self.max_attempts,
-        )
 
 
 def default_alias() -> str:
@@ -382,21 +260,12 @@ def default_alias() -> str:
     return router.db_for_write(OutboxMessage)
 
 
-def _connection(using: str | None) -> BaseDatabaseWrapper:
-    connection = _postgres(using)
-    if settings.require_atomic and not connection.in_atomic_block:
-        raise _NotAtomic(_NOT_ATOMIC.format(alias=connection.alias))
-    return connection
-
-
-def _postgres(using: str | None) -> BaseDatabaseWrapper:
-    connection = connections[default_alias() if using is None else using]
-    if connection.vendor != "postgresql":
-        raise ImproperlyConfigured(
-            f"django_outbox needs PostgreSQL; the database {connection.alias!r} is "
-            f"{connection.display_name}."
-        )
-    return connection
+def _transaction(using: str | None) -> Storage:
+    """Return the storage to publish to, which must have a transaction open."""
+    storage = storage_for(using or default_alias())
+    if settings.require_atomic and not storage.depth:
+        raise _NotAtomic(_NOT_ATOMIC.format(alias=storage.alias))
+    return storage
 
 
 def _chunks(drafts: list[Draft]) -> Iterator[list[Draft]]:
@@ -411,132 +280,3 @@ def _chunks(drafts: list[Draft]) -> Iterator[list[Draft]]:
         size += len(draft.body)
     if chunk:
         yield chunk
-
-
-def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    if not isinstance(headers, Mapping):
-        raise TypeError(f"headers must map str to str; they are a {type(headers).__name__}.")
-    checked: dict[str, str] = {}
-    for name, value in headers.items():
-        if not all(isinstance(text, str) for text in (name, value)):
-            raise TypeError(
-                f"headers must map str to str; {name!r} is a {type(name).__name__} and its value "
-                f"a {type(value).__name__}."
-            )
-        for what, text in (("name", name), ("value", value)):
-            if flaw := names.flaw_in_text(text):
-                raise ValueError(f"The {what} of the header {name!r} {flaw}.")
-        is_content_type = name.lower() == codecs.CONTENT_TYPE
-        checked[codecs.CONTENT_TYPE if is_content_type else name] = value
-    return checked
-
-
-def _check_correlation_id(correlation_id: str) -> None:
-    if not isinstance(correlation_id, str):
-        raise TypeError(
-            f"correlation_id must be a str; it is a {type(correlation_id).__name__}. "
-            "Write str(…) around it."
-        )
-    if flaw := names.flaw_in_name(correlation_id):
-        raise ValueError(f"The correlation_id {flaw}.")
-
-
-def _check_timer(timer_id: str | None, timer_conflict: TimerConflict) -> None:
-    if timer_conflict not in get_args(TimerConflict):
-        raise ValueError(
-            f"timer_conflict must be one of {', '.join(get_args(TimerConflict))}; "
-            f"it is {timer_conflict!r}."
-        )
-    if timer_id is None:
-        if timer_conflict != "ignore":
-            raise ValueError(f"timer_conflict={timer_conflict!r} needs a timer_id.")
-        return
-    if not isinstance(timer_id, str):
-        raise TypeError(
-            f"timer_id must be a str; it is a {type(timer_id).__name__}. Write str(…) around it."
-        )
-    if flaw := names.flaw_in_name(timer_id):
-        raise ValueError(f"The timer_id {flaw}.")
-
-
-def _checked_max_attempts(max_attempts: object) -> int | None:
-    if max_attempts is None:
-        return None
-    if isinstance(max_attempts, bool) or not isinstance(max_attempts, int):
-        raise TypeError(f"max_attempts must be an int; it is a {type(max_attempts).__name__}.")
-    if not 1 <= max_attempts <= MAX_ATTEMPTS:
-        raise ValueError(
-            f"max_attempts must lie between 1 and {MAX_ATTEMPTS:,}; it is {max_attempts}."
-        )
-    return max_attempts
-
-
-def _deadline(
-    activate_in: Seconds | None, activate_at: datetime | None
-) -> tuple[timedelta, datetime | None]:
-    """Return the delay and the fixed moment, of which the moment wins when there is one."""
-    if activate_at is not None:
-        if activate_in is not None:
-            raise ValueError("Give activate_in or activate_at, not both.")
-        return timedelta(), _checked_moment(activate_at)
-    if activate_in is None:
-        return timedelta(), None
-    delay = _duration("activate_in", activate_in)
-    _reach("activate_in", datetime.now(UTC), delay)
-    return delay, None
-
-
-def _checked_moment(activate_at: datetime) -> datetime:
-    if not isinstance(activate_at, datetime):
-        raise TypeError(
-            f"activate_at must be an aware datetime; it is a {type(activate_at).__name__}."
-        )
-    if activate_at.utcoffset() is None:
-        raise ValueError(
-            "activate_at must be an aware datetime; this one is naive. "
-            "django.utils.timezone.make_aware() gives it a zone."
-        )
-    try:
-        return activate_at.astimezone(UTC)
-    except OverflowError:
-        raise ValueError(
-            f"activate_at must lie between the years 1 and 9999 UTC; it is {activate_at}."
-        ) from None
-
-
-def _lifetime(
-    expires_in: Seconds | None, *, delay: timedelta, moment: datetime | None
-) -> timedelta | None:
-    if expires_in is None:
-        return None
-    lifetime = _duration("expires_in", expires_in)
-    if lifetime <= timedelta():
-        raise ValueError(f"expires_in must be positive; it is {expires_in}.")
-    _reach("expires_in", moment or datetime.now(UTC) + delay, lifetime)
-    return lifetime
-
-
-def _duration(name: str, value: object) -> timedelta:
-    if isinstance(value, timedelta):
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(
-            f"{name} must be a timedelta, or seconds as a number; it is a {type(value).__name__}."
-        )
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{name} must be finite; it is {value}.")
-    try:
-        return timedelta(seconds=value)
-    except OverflowError:
-        raise ValueError(f"{name} is longer than the calendar.") from None
-
-
-def _reach(name: str, start: datetime, duration: timedelta) -> None:
-    """Refuse a duration that leaves the years 1 to 9999, the ones Python can read back."""
-    try:
-        start + duration
-    except OverflowError:
-        raise ValueError(
-            f"{name} must end between the years 1 and 9999; {duration} from {start:%Y-%m-%d} "
-            "does not."
-        ) from None

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID, uuid4
 
-from ..messages import Claimed, Draft, Lease
+from ..messages import Again, Bury, Claimed, Draft, Lease, Release
 from . import Cursor
 
 INSERT = """
@@ -172,7 +172,8 @@ WITH picked AS MATERIALIZED (
                 ),
                 lane.low_id
             )
-            AND next_attempt_at <= (SELECT clock_timestamp())
+            AND next_attempt_at <=
+                (SELECT clock_timestamp() + %(ahead)s * interval '1 second')
             AND (lease_expires_at IS NULL OR lease_expires_at < (SELECT clock_timestamp()))
         ORDER BY next_attempt_at, id
         LIMIT %(limit)s
@@ -193,7 +194,9 @@ RETURNING
     message.deliveries_count,
     extract(epoch FROM message.created_at)::float8,
     extract(epoch FROM clock_timestamp() - message.first_attempt_at)::float8,
-    COALESCE(message.expires_at <= clock_timestamp(), false),
+    COALESCE(
+        message.expires_at <= clock_timestamp() + %(ahead)s * interval '1 second', false
+    ),
     extract(epoch FROM message.next_attempt_at)::float8,
     picked.rank
 """
@@ -439,8 +442,13 @@ def cancel_timer(cursor: Cursor, *, queue: str, timer_id: str) -> bool:
     return cursor.fetchone() is not None
 
 
-def claim(cursor: Cursor, lanes: Sequence[Lane], *, limit: int, worker_id: str) -> list[Claimed]:
-    """Lease up to `limit` due messages, lane by lane in the order given, and return them so."""
+def claim(
+    cursor: Cursor, lanes: Sequence[Lane], *, limit: int, worker_id: str, ahead: float = 0.0
+) -> list[Claimed]:
+    """Lease up to `limit` due messages, lane by lane in the order given, and return them so.
+
+    What is due or expires within `ahead` seconds counts as due or expired.
+    """
     token = uuid4()
     cursor.execute(
         CLAIM,
@@ -452,6 +460,7 @@ def claim(cursor: Cursor, lanes: Sequence[Lane], *, limit: int, worker_id: str) 
             "limit": limit,
             "token": token,
             "worker_id": worker_id,
+            "ahead": ahead,
         },
     )
     claimed = [Claimed._make((*row, token)) for row in cursor.fetchall()]
@@ -487,16 +496,21 @@ def complete_one(cursor: Cursor, lease: Lease) -> bool:
     return cursor.fetchone() is not None
 
 
-def retry(
-    cursor: Cursor, leases: Sequence[Lease], delays: Sequence[float], errors: Sequence[str | None]
-) -> set[int]:
+def retry(cursor: Cursor, leases: Sequence[Lease], failures: Sequence[Again]) -> set[int]:
     """Count a failed attempt and make each message due again after its delay."""
-    cursor.execute(RETRY, {**_leases(leases), "delays": list(delays), "errors": list(errors)})
+    cursor.execute(
+        RETRY,
+        {
+            **_leases(leases),
+            "delays": [failure.delay for failure in failures],
+            "errors": [failure.error for failure in failures],
+        },
+    )
     return _ids(cursor)
 
 
-def bury(cursor: Cursor, leases: Sequence[Lease], burials: Sequence[Any]) -> set[int]:
-    """Move messages to the dead letters; `burials` are the `Bury` outcomes of the same order."""
+def bury(cursor: Cursor, leases: Sequence[Lease], burials: Sequence[Bury]) -> set[int]:
+    """Move messages to the dead letters."""
     cursor.execute(
         BURY,
         {
@@ -512,20 +526,15 @@ def bury(cursor: Cursor, leases: Sequence[Lease], burials: Sequence[Any]) -> set
 
 
 def release(
-    cursor: Cursor,
-    leases: Sequence[Lease],
-    *,
-    refunds: Sequence[bool],
-    delays: Sequence[float | None],
-    notify: bool,
+    cursor: Cursor, leases: Sequence[Lease], releases: Sequence[Release], *, notify: bool
 ) -> set[int]:
     """Hand messages back; a refund takes this delivery off the count, no delay leaves the due."""
     cursor.execute(
         RELEASE,
         {
             **_leases(leases),
-            "refunds": [int(refund) for refund in refunds],
-            "delays": list(delays),
+            "refunds": [int(release.refund) for release in releases],
+            "delays": [release.delay for release in releases],
             "notify": notify,
         },
     )

@@ -27,6 +27,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _RETRY_AT_ONCE = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
+_REFUSALS = (
+    psycopg.ProgrammingError,
+    psycopg.DataError,
+    psycopg.IntegrityError,
+    psycopg.NotSupportedError,
+    psycopg.errors.RaiseException,
+    psycopg.errors.LockNotAvailable,
+)
 _TRIES = 5
 _MAX_BACKOFF = 5.0
 
@@ -172,6 +180,5 @@ class Database:
 
 
 def _is_refusal(error: psycopg.Error) -> bool:
-    """Tell whether the statement was at fault, or a lock, and not the connection."""
-    sqlstate = error.sqlstate or ""
-    return sqlstate[:2] in ("22", "23", "42", "P0") or sqlstate == "55P03"
+    """Tell whether the statement or its values were at fault, or a lock, and not the connection."""
+    return isinstance(error, _REFUSALS)

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from django.db import connections, transaction
 from django.db.transaction import TransactionManagementError
 
 from ..errors import InvalidPayload, LeaseLost, OutboxError
 from ..handlers import Handler
 from ..messages import Claimed, Lease, Message, content_type, receive
-from ..store import messages as store
+from ..store.storage import Storage
 
 HEARTBEAT_PATIENCE = 30.0
 """Seconds that `Message.heartbeat` waits for the worker's loop to reach the database."""
@@ -32,6 +31,7 @@ class Delivery:
         "acked",
         "claimed",
         "claimed_at",
+        "depth",
         "ended_at",
         "handler",
         "lost",
@@ -40,9 +40,9 @@ class Delivery:
         "request_renewal",
         "settles_itself",
         "started_at",
+        "storage",
         "timed_out",
         "unsure",
-        "using",
     )
 
     def __init__(
@@ -50,13 +50,14 @@ class Delivery:
         claimed: Claimed,
         handler: Handler,
         *,
-        using: str,
+        storage: Storage,
         claimed_at: float,
         request_renewal: Callable[[Delivery], Future[bool]] | None = None,
     ) -> None:
         self.claimed = claimed
         self.handler = handler
-        self.using = using
+        self.storage = storage
+        self.depth = 0
         self.claimed_at = claimed_at
         self.renew_at = claimed_at + handler.lease_ttl / 3
         self.request_renewal = request_renewal
@@ -107,22 +108,20 @@ class Delivery:
         return self.message
 
     def ack(self) -> None:
-        """Remove the message in the transaction that is open on the worker's database."""
-        connection = connections[self.using]
-        if not connection.in_atomic_block:
+        """Remove the message in the transaction that its handler has opened."""
+        if self.storage.depth <= self.depth:
             raise TransactionManagementError(
-                "message.ack() settles the message together with your writes, so it belongs "
-                f"inside transaction.atomic() on the database {self.using!r}. To be done without "
+                "message.ack() settles the message together with your writes, so it belongs inside "
+                f"transaction.atomic() on the database {self.storage.alias!r}. To be done without "
                 "one, return from the handler."
             )
         self.settles_itself = True
-        with connection.cursor() as cursor:
-            if not store.complete_one(cursor, self.lease):
-                raise LeaseLost(
-                    f"Message {self.claimed.id} is no longer leased by this delivery.", phase="ack"
-                )
+        if not self.storage.complete(self.lease):
+            raise LeaseLost(
+                f"Message {self.claimed.id} is no longer leased by this delivery.", phase="ack"
+            )
         self.acked = True
-        transaction.on_commit(self._note_commit, using=self.using, robust=True)
+        self.storage.on_commit(self._note_commit)
 
     def _note_commit(self) -> None:
         self.ack_committed = True
@@ -130,12 +129,8 @@ class Delivery:
     def heartbeat(self) -> bool:
         """Have the lease renewed now; False if it is lost."""
         if self.request_renewal is None:
-            return self._renew_here()
+            return self.storage.renew(self.lease, ttl=self.handler.lease_ttl)
         try:
             return self.request_renewal(self).result(HEARTBEAT_PATIENCE)
         except TimeoutError:
             raise OutboxError("The lease was not renewed: the database does not answer.") from None
-
-    def _renew_here(self) -> bool:
-        with connections[self.using].cursor() as cursor:
-            return bool(store.renew(cursor, [self.lease], [self.handler.lease_ttl]))

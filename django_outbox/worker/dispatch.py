@@ -9,9 +9,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from django.db import connections, transaction
-from django.db.backends.postgresql.psycopg_any import IsolationLevel
-
 from .. import retries
 from ..errors import InvalidPayload, LeaseLost
 from ..handlers import Reject, Retry
@@ -28,7 +25,6 @@ from ..messages import (
     current_message,
 )
 from ..publishing import publish_response
-from ..store import messages as store
 from . import failures, sessions
 from .delivery import Delivery
 
@@ -58,6 +54,7 @@ def deliver(delivery: Delivery) -> Outcome:
 
 
 def _handle(delivery: Delivery, message: Message[Any]) -> Outcome:
+    delivery.depth = delivery.storage.depth
     if delivery.handler.atomic:
         return _handle_atomically(delivery, message)
     before = sessions.depths()
@@ -72,11 +69,11 @@ def _handle_atomically(delivery: Delivery, message: Message[Any]) -> Outcome:
     """Run the handler and settle in one transaction."""
     committed: list[bool] = []
     try:
-        with transaction.atomic(using=delivery.using):
+        with delivery.storage.atomic():
             # Registered before any hook of the handler: one that raises must not make a committed
             # delivery look like a failed one.
-            transaction.on_commit(lambda: committed.append(True), using=delivery.using)
-            _fence_if_snapshot_is_fixed(delivery)
+            delivery.storage.on_commit(lambda: committed.append(True))
+            _fence(delivery)
             before = sessions.depths()
             responses = delivery.handler(message)
             sessions.refuse_open_transactions(before)
@@ -94,33 +91,26 @@ def _handle_atomically(delivery: Delivery, message: Message[Any]) -> Outcome:
 
 def _publish_and_settle(delivery: Delivery, responses: list[OutboxResponse]) -> Outcome:
     delivery.settles_itself = True
-    with transaction.atomic(using=delivery.using):
+    with delivery.storage.atomic():
         _settle_here(delivery, responses)
     return Done(settled=True)
 
 
 def _settle_here(delivery: Delivery, responses: list[OutboxResponse]) -> None:
     """Remove the message in the open transaction, and publish what its handler returned."""
-    with connections[delivery.using].cursor() as cursor:
-        removed = store.complete_one(cursor, delivery.lease)
-    if not removed and not delivery.acked:
-        raise LeaseLost(f"Message {delivery.claimed.id} is no longer leased by this delivery.")
+    if not delivery.storage.complete(delivery.lease) and not delivery.acked:
+        raise _lost(delivery)
     for response in responses:
-        publish_response(response, using=delivery.using)
+        publish_response(response, using=delivery.storage.alias)
 
 
-def _fence_if_snapshot_is_fixed(delivery: Delivery) -> None:
-    """Lock the row first where a transaction sees only its snapshot.
+def _fence(delivery: Delivery) -> None:
+    if not delivery.storage.fence(delivery.lease):
+        raise _lost(delivery)
 
-    Under REPEATABLE READ a renewal of the lease during the handler would make the removal at its
-    end fail to serialize, every time. A renewal skips a locked row.
-    """
-    connection: Any = connections[delivery.using]
-    level = getattr(connection, "isolation_level", None)
-    if level in (IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE):
-        with connection.cursor() as cursor:
-            if not store.lock(cursor, delivery.lease):
-                raise LeaseLost(f"Message {delivery.claimed.id} is no longer leased.")
+
+def _lost(delivery: Delivery) -> LeaseLost:
+    return LeaseLost(f"Message {delivery.claimed.id} is no longer leased by this delivery.")
 
 
 def _failed(delivery: Delivery, error: BaseException) -> Outcome:

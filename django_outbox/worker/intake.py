@@ -44,7 +44,7 @@ class Intake:
         self._claim_at = 0.0
         self._poll_at = 0.0
         self._has_swept = False
-        self._last_news = 0.0
+        self._news_at = 0.0
         self._claimed = 0
         self._is_closed = False
 
@@ -72,9 +72,10 @@ class Intake:
 
         None stands for notifications that may have been missed.
         """
-        if news is None or not news.isdisjoint(self._queues):
-            self._last_news = max(time.monotonic(), self._last_news + COALESCE)
-            self._claim_at = min(self._claim_at, self._last_news)
+        now = time.monotonic()
+        if (news is None or not news.isdisjoint(self._queues)) and self._news_at <= now:
+            self._news_at = max(now, self._news_at + COALESCE)
+            self._claim_at = min(self._claim_at, self._news_at)
 
     def give_back(self, count: int) -> None:
         """Take back the count of messages that were claimed and not started."""

@@ -18,6 +18,7 @@ from django.db.backends.signals import connection_created
 from ..conf import settings
 from ..handlers import Handler
 from ..messages import Release
+from ..store.storage import DjangoStorage
 from . import sessions
 from .database import Database, DatabaseAway
 from .delivery import Delivery
@@ -56,6 +57,7 @@ class Worker:
         self._settler = Settler(self._database, self._reporter)
         self._leases = Leases(self._database, self._pool, self._reporter, self._wakeup.wake)
         self._intake = Intake(handlers, options, self._database, self._pool)
+        self._storage = DjangoStorage(options.using)
         self._stop_requested = False
         self._stop_deadline = NEVER
 
@@ -116,7 +118,7 @@ class Worker:
             delivery = Delivery(
                 row,
                 self._handlers[row.queue],
-                using=self.options.using,
+                storage=self._storage,
                 claimed_at=claimed_at,
                 request_renewal=self._leases.request_renewal,
             )

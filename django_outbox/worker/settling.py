@@ -118,19 +118,11 @@ class Settler:
                 except psycopg.errors.LockNotAvailable:
                     return call(store.complete_unlocked, leases)
             case Again():
-                again = cast("list[Again]", outcomes)
-                return call(store.retry, leases, [o.delay for o in again], [o.error for o in again])
+                return call(store.retry, leases, outcomes)
             case Bury():
                 return call(store.bury, leases, outcomes)
             case Release():
-                released = cast("list[Release]", outcomes)
-                return call(
-                    store.release,
-                    leases,
-                    refunds=[o.refund for o in released],
-                    delays=[o.delay for o in released],
-                    notify=settings.notify,
-                )
+                return call(store.release, leases, outcomes, notify=settings.notify)
         raise AssertionError(f"not an outcome to write: {outcomes[0]!r}")
 
     def _still_held(self, missed: list[Ended]) -> set[int]:

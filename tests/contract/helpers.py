@@ -15,7 +15,7 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-from django_outbox.messages import Claimed
+from django_outbox.messages import Again, Claimed
 from django_outbox.models import OutboxMessage
 from django_outbox.store import messages as store
 
@@ -59,7 +59,8 @@ def claim(queue: str, *, lease_ttl: float = 60.0, limit: int = 1) -> list[Claime
 def fail(claimed: Claimed, *, delay: float, error: str = "it broke") -> None:
     """Settle a claimed message as failed, to be tried again after `delay` seconds."""
     with connections["default"].cursor() as cursor:
-        assert store.retry(cursor, [claimed.lease], [delay], [error]) == {claimed.id}
+        failure = Again(delay=delay, exception=RuntimeError(error), error=error)
+        assert store.retry(cursor, [claimed.lease], [failure]) == {claimed.id}
 
 
 def complete(claimed: Claimed) -> None:

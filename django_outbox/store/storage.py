@@ -1,0 +1,166 @@
+"""Where messages are kept: PostgreSQL through a Django connection, or a test's memory.
+
+What publishes, delivers and settles on the caller's own connection does so through a `Storage`, so
+that a test can put another one in its place. The worker's loop does not: it has a connection of
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections, transaction
+from django.db.backends.postgresql.psycopg_any import IsolationLevel
+
+from ..conf import settings
+from ..messages import Again, Bury, Claimed, Draft, Lease, Release
+from . import Cursor, messages
+from .messages import Lane
+
+
+class Storage(Protocol):
+    """The messages of one database, in whatever transaction is open there.
+
+    What settles returns False if the lease is lost.
+    """
+
+    alias: str
+
+    @property
+    def depth(self) -> int:
+        """How many transaction blocks are open, one inside the other."""
+
+    def atomic(self) -> AbstractContextManager[Any]:
+        """Open a transaction, or a savepoint in the open one."""
+
+    def on_commit(self, hook: Callable[[], None]) -> None:
+        """Call `hook` when the open transaction has been committed."""
+
+    def insert(self, draft: Draft) -> int | None:
+        """Store a draft; None if its timer is there already and stays as it is."""
+
+    def insert_many(self, drafts: Sequence[Draft]) -> list[int]:
+        """Store drafts that differ only in content."""
+
+    def cancel_timer(self, *, queue: str, timer_id: str) -> bool:
+        """Delete a timer unless it is leased."""
+
+    def claim(
+        self, lanes: Sequence[Lane], *, limit: int, worker_id: str, ahead: float
+    ) -> list[Claimed]:
+        """Lease what is due, or will be within `ahead` seconds."""
+
+    def fence(self, lease: Lease) -> bool:
+        """Keep the lease from changing until the open transaction ends, where that is needed."""
+
+    def complete(self, lease: Lease) -> bool:
+        """Remove a delivered message."""
+
+    def retry(self, lease: Lease, outcome: Again) -> bool:
+        """Count a failed attempt and put the message off."""
+
+    def bury(self, lease: Lease, outcome: Bury) -> bool:
+        """Move a message to the dead letters."""
+
+    def release(self, lease: Lease, outcome: Release) -> bool:
+        """Hand a message back."""
+
+    def renew(self, lease: Lease, *, ttl: float) -> bool:
+        """Let a lease last `ttl` seconds from now."""
+
+
+class DjangoStorage:
+    """The messages of a PostgreSQL database, on this thread's connection to it."""
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+
+    @property
+    def depth(self) -> int:
+        connection = connections[self.alias]
+        return connection.in_atomic_block + len(connection.savepoint_ids)
+
+    def atomic(self) -> AbstractContextManager[Any]:
+        return transaction.atomic(using=self.alias)
+
+    def on_commit(self, hook: Callable[[], None]) -> None:
+        transaction.on_commit(hook, using=self.alias, robust=True)
+
+    def insert(self, draft: Draft) -> int | None:
+        with self._cursor() as cursor:
+            return messages.insert(cursor, draft, notify=settings.notify)
+
+    def insert_many(self, drafts: Sequence[Draft]) -> list[int]:
+        with self._cursor() as cursor:
+            return messages.insert_many(cursor, drafts, notify=settings.notify)
+
+    def cancel_timer(self, *, queue: str, timer_id: str) -> bool:
+        with self._cursor() as cursor:
+            return messages.cancel_timer(cursor, queue=queue, timer_id=timer_id)
+
+    def claim(
+        self, lanes: Sequence[Lane], *, limit: int, worker_id: str, ahead: float
+    ) -> list[Claimed]:
+        with self._cursor() as cursor:
+            return messages.claim(cursor, lanes, limit=limit, worker_id=worker_id, ahead=ahead)
+
+    def fence(self, lease: Lease) -> bool:
+        # Under REPEATABLE READ a renewal of the lease in the meantime would make the removal at
+        # the end fail to serialize, every time. A renewal skips a locked row.
+        level = getattr(connections[self.alias], "isolation_level", None)
+        if level not in (IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE):
+            return True
+        with self._cursor() as cursor:
+            return messages.lock(cursor, lease)
+
+    def complete(self, lease: Lease) -> bool:
+        with self._cursor() as cursor:
+            return messages.complete_one(cursor, lease)
+
+    def retry(self, lease: Lease, outcome: Again) -> bool:
+        with self._cursor() as cursor:
+            return bool(messages.retry(cursor, [lease], [outcome]))
+
+    def bury(self, lease: Lease, outcome: Bury) -> bool:
+        with self._cursor() as cursor:
+            return bool(messages.bury(cursor, [lease], [outcome]))
+
+    def release(self, lease: Lease, outcome: Release) -> bool:
+        with self._cursor() as cursor:
+            return bool(messages.release(cursor, [lease], [outcome], notify=settings.notify))
+
+    def renew(self, lease: Lease, *, ttl: float) -> bool:
+        with self._cursor() as cursor:
+            return bool(messages.renew(cursor, [lease], [ttl]))
+
+    def _cursor(self) -> AbstractContextManager[Cursor]:
+        return connections[self.alias].cursor()
+
+
+Substitute = Callable[[str], Storage]
+_substitutes: list[Substitute] = []
+
+
+def storage_for(alias: str) -> Storage:
+    """Return the storage of a database; raise `ImproperlyConfigured` if it is not PostgreSQL."""
+    if _substitutes:
+        return _substitutes[-1](alias)
+    connection = connections[alias]
+    if connection.vendor != "postgresql":
+        raise ImproperlyConfigured(
+            f"django_outbox needs PostgreSQL; the database {alias!r} is {connection.display_name}."
+        )
+    return DjangoStorage(alias)
+
+
+@contextmanager
+def substituted(substitute: Substitute) -> Iterator[None]:
+    """Keep messages elsewhere while the block runs."""
+    _substitutes.append(substitute)
+    try:
+        yield
+    finally:
+        _substitutes.remove(substitute)
