@@ -138,6 +138,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"a": time(1, tzinfo=UTC)}, "payload['a']"),
     ({"a": 10**5000}, "payload['a']"),
     ({"a": MappingProxyType({})}, "payload['a']"),
+    ({"a": {1: "x", "1": "y"}}, "payload['a']"),
 ]
 
 
