@@ -156,6 +156,23 @@ def test_a_lease_found_lost_at_renewal_is_reported_once(caplog: pytest.LogCaptur
     assert message_row(id_).leased_by == "thief"
 
 
+def test_handlers_may_give_their_lease_in_whole_seconds_and_in_fractions() -> None:
+    handled: list[str] = []
+
+    @outbox.handler("orders", lease_ttl=30)
+    @outbox.handler("refunds", lease_ttl=1.5)
+    @outbox.handler("invoices")
+    def handle(message: outbox.Message[Any]) -> None:
+        handled.append(message.queue)
+        assert message.heartbeat()
+
+    for queue in ("orders", "refunds", "invoices"):
+        publish(queue=queue)
+    drain()
+
+    assert sorted(handled) == ["invoices", "orders", "refunds"]
+
+
 # Timeouts
 
 

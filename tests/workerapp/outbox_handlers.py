@@ -79,7 +79,7 @@ def gated_short(message: outbox.Message[Any]) -> None:
     note("end", message)
 
 
-@outbox.handler("gated_database", "gated_database_2", lease_ttl=30.0)
+@outbox.handler("gated_database", "gated_database_2", lease_ttl=30)
 def gated_database(message: outbox.Message[Any]) -> None:
     note("start", message, backend=backend())
     wait_at_the_gate()
@@ -87,7 +87,7 @@ def gated_database(message: outbox.Message[Any]) -> None:
     note("end", message)
 
 
-@outbox.handler("gated_once", atomic=True, lease_ttl=30.0)
+@outbox.handler("gated_once", atomic=True, lease_ttl=30)
 def gated_once(message: outbox.Message[Any]) -> None:
     note("start", message, backend=backend())
     Order.objects.create(name=str(message.payload))
