@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import DataError, transaction
 from django.db.transaction import TransactionManagementError
 
@@ -196,3 +197,21 @@ def test_a_message_kept_after_its_delivery_cannot_be_acked() -> None:
     with pytest.raises(outbox.LeaseLost):
         ack_again()
     assert not Order.objects.exists()
+
+
+def test_an_async_handler_acks_in_a_block_of_its_thread() -> None:
+    @outbox.handler("orders")
+    async def handle(message: outbox.Message[Any]) -> None:
+        def book() -> None:
+            with transaction.atomic():
+                Order.objects.create(name="booked")
+                message.ack()
+
+        await sync_to_async(book)()
+        raise ValueError("too late")
+
+    publish()
+    drain()
+
+    assert Order.objects.count() == 1
+    assert not OutboxMessage.objects.exists()

@@ -340,3 +340,29 @@ def test_a_dead_letter_stays_as_it_is() -> None:
 
     assert DeadLetter.objects.values().get() == before
     assert letter_of(id_).failure_reason == "retry_terminal"
+
+
+def test_a_replayed_letter_has_a_fresh_budget_and_the_same_message_id() -> None:
+    # C11
+    runs: list[int] = []
+    fixed = False
+
+    @outbox.handler("orders", retry=outbox.ConstantRetry(0, max_attempts=3))
+    def handle(message: outbox.Message[Any]) -> None:
+        runs.append(message.attempt)
+        if not fixed:
+            raise ValueError("no stock")
+
+    message_id = message_row(publish()).message_id
+    drain()
+    assert DeadLetter.objects.all().replay().replayed == 1
+    drain()
+    letter = DeadLetter.objects.get()
+    assert (letter.message_id, letter.attempts_count) == (message_id, 3)
+    fixed = True
+    assert DeadLetter.objects.all().replay().replayed == 1
+    drain()
+
+    assert runs == [1, 2, 3, 1, 2, 3, 1]
+    assert not OutboxMessage.objects.exists()
+    assert not DeadLetter.objects.exists()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 import pytest
 from django.conf import LazySettings
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 
 from django_outbox import outbox
 from django_outbox.models import OutboxMessage
@@ -233,6 +233,34 @@ def test_a_claim_skips_what_another_claim_has_locked() -> None:
     assert (held, taken) == (ids[:2], ids[2:])
 
 
+def test_an_expired_lease_whose_settlement_is_under_way_is_not_claimed() -> None:
+    # B05
+    id_ = publish()
+    with session() as late, session() as other:
+        (held,) = claim(late)
+        expire_lease(id_)
+        with late.transaction():
+            with late.cursor() as cursor:
+                assert store.complete_one(cursor, held.lease)
+            assert claim(other) == []
+        assert claim(other) == []
+
+    assert not OutboxMessage.objects.exists()
+
+
+def test_a_late_settlement_matches_nothing_once_the_message_is_claimed_again() -> None:
+    # B05
+    id_ = publish()
+    with session() as late, session() as other:
+        (held,) = claim(late)
+        expire_lease(id_)
+        (again,) = claim(other)
+        with late.cursor() as cursor:
+            assert not store.complete_one(cursor, held.lease)
+
+    assert message_row(id_).lease_token == again.lease_token
+
+
 def test_a_future_message_is_never_leased_before_it_is_due() -> None:
     # D01
     outbox.handler("orders", lease_ttl=1)(nothing)
@@ -339,6 +367,41 @@ def test_draining_an_empty_queue_ends_at_once() -> None:
     drain()
 
     assert time.monotonic() - began < 2
+
+
+class Explained(psycopg.Cursor[Any]):
+    """A cursor that keeps the plan of what it executes."""
+
+    plan: dict[str, Any]
+
+    def execute(self, query: Any, params: Any = None, **options: Any) -> Self:
+        super().execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + query, params)
+        ((plans,),) = self.fetchall()
+        (self.plan,) = plans
+        return super().execute(query, params, **options)
+
+
+def test_what_is_due_next_week_costs_a_claim_nothing() -> None:
+    # K05
+    with session() as worker:
+        worker.execute(
+            "INSERT INTO django_outbox_message"
+            " (queue, payload, headers, correlation_id, next_attempt_at)"
+            " SELECT 'orders', 'x', '{}', '', now() + interval '1 week'"
+            " FROM generate_series(1, 20000)"
+        )
+        publish_many(list(range(10)))
+        worker.execute("ANALYZE django_outbox_message")
+        cursor = Explained(worker)
+        store.claim(cursor, [store.Lane("orders", 60.0)], limit=100, worker_id="tester")
+
+    plan = cursor.plan
+    assert plan["Plan"]["Actual Rows"] == 10
+    assert plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"] < 500
+    assert "Seq Scan" not in str(plan)
+    assert not OutboxMessage.objects.filter(
+        lease_token__isnull=False, next_attempt_at__gt=datetime.now(UTC)
+    ).exists()
 
 
 # Claiming ahead
@@ -484,6 +547,35 @@ def test_without_notify_a_worker_does_not_listen(settings: LazySettings) -> None
             "SELECT count(*) FROM pg_stat_activity WHERE query ILIKE 'listen%'"
         ).fetchone()
     assert row == (0,)
+
+
+@pytest.mark.parametrize("listen_on", [None, "direct"])
+def test_behind_a_pooler_a_worker_listens_on_the_direct_database_or_polls(
+    listen_on: str | None, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # F09
+    direct = {**connections.databases["default"]}
+    monkeypatch.setitem(connections.databases, "direct", direct)
+    monkeypatch.setitem(settings.DATABASES, "direct", direct)
+    monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", True)
+    poll = 30 if listen_on else 0.2
+    settings.OUTBOX = {"LISTEN_DATABASE": listen_on, "POLL_INTERVAL": poll}
+    handled: list[Any] = []
+
+    @outbox.handler("orders")
+    def handle(message: outbox.Message[Any]) -> None:
+        handled.append(message.payload)
+
+    with running():
+        for n in range(5):
+            publish(n)
+            wait_until(lambda n=n: len(handled) == n + 1, within=2)  # type: ignore[misc]
+        with session() as other:
+            listening = other.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE query ILIKE 'listen %'"
+            ).fetchone()
+
+    assert listening == (1 if listen_on else 0,)
 
 
 # Cancelling

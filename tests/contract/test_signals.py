@@ -82,6 +82,40 @@ def test_a_burial_without_a_delivery_signals_its_reason_and_no_exception() -> No
     ]
 
 
+def test_what_a_stopping_worker_hands_back_is_signalled_as_released() -> None:
+    gate = Gate()
+
+    @outbox.handler("orders")
+    def handle(message: outbox.Message[Any]) -> None:
+        if message.payload == "slow":
+            gate.wait()
+
+    # The quick ones teach the worker that it can claim ahead; the rest waits behind the slow one.
+    with session() as other, other.transaction():
+        publish_many(["quick"] * 50)
+        publish("slow")
+        behind = publish_many(["behind"] * 10)
+    with received(signals.message_released) as calls, running(batch_size=20) as worker:
+        wait_for(gate.reached)
+        held = set(
+            OutboxMessage.objects.filter(pk__in=behind, lease_token__isnull=False).values_list(
+                "pk", flat=True
+            )
+        )
+        worker.stop()
+        wait_until(
+            lambda: (
+                not OutboxMessage.objects.filter(pk__in=behind, lease_token__isnull=False).exists()
+            )
+        )
+        gate.opened.set()
+
+    assert held
+    assert {call["message"].id for call in calls} >= held
+    assert {call["exception"] for call in calls} == {None}
+    assert {call["duration"] for call in calls} == {0.0}
+
+
 @pytest.mark.parametrize("atomic", [False, True])
 def test_a_signal_is_sent_after_the_write_has_succeeded(*, atomic: bool) -> None:
     outbox.handler("orders", atomic=atomic)(complete)

@@ -38,6 +38,16 @@ class Spare:
         assert id_ is not None
         return id_
 
+    def publish_many(self, payloads: list[Any], *, queue: str) -> list[int]:
+        """Publish in a transaction of its own and return the ids."""
+        with transaction.atomic(using=ALIAS):
+            return outbox.publish_many(payloads, queue=queue, using=ALIAS)
+
+    def statements(self) -> int:
+        """Count the statements of sessions with `log_statement=all` so far."""
+        log = (self.server.data / "server.log").read_text()
+        return log.count("LOG:  statement:") + log.count("LOG:  execute ")
+
     @property
     def messages(self) -> QuerySet[OutboxMessage]:
         return OutboxMessage.objects.using(ALIAS)

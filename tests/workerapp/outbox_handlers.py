@@ -55,6 +55,11 @@ def quick(message: outbox.Message[Any]) -> None:
     note("done", message)
 
 
+@outbox.handler("empty")
+def empty(message: outbox.Message[Any]) -> None:
+    pass
+
+
 @outbox.handler("booked")
 def booked(message: outbox.Message[Any]) -> None:
     Order.objects.create(name=str(message.payload))
