@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 import time
+from typing import Any
 
 import pytest
+from django.db import connections
 
-from tests.process.spare import Spare
-from tests.process.stage import Stage, WorkerProcess
+from django_outbox.handlers import Handler
+from django_outbox.worker.loop import Options, Worker
+from tests.process.spare import ALIAS, Spare
+from tests.process.stage import PATIENCE, Stage, WorkerProcess
 from tests.support import wait_until
 
 MODES = ["fast", "immediate"]
@@ -193,3 +199,38 @@ def test_what_cannot_be_settled_in_time_is_left_to_its_lease(stage: Stage, spare
     assert str(id_) in worker.log
     spare.resume()
     assert spare.messages.get().lease_token is not None
+
+
+def test_a_connection_that_does_not_answer_is_given_up(spare: Spare) -> None:
+    handled: list[Any] = []
+    handler = Handler(function=lambda message: handled.append(message.payload), queues=("orders",))
+    options = Options(using=ALIAS, worker_id="tester", concurrency=1)
+    worker = Worker({"orders": handler}, options)
+    worker._watchdog.patience = 1.0  # instead of half a minute
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    stalled: list[int] = []
+    try:
+        spare.publish("first", queue="orders")
+        wait_until(lambda: handled == ["first"] and not spare.messages.exists())
+        connections[ALIAS].close()
+        stalled = [
+            row[0]
+            for row in spare.query(
+                "SELECT pid FROM pg_stat_activity"
+                " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            )
+        ]
+        for pid in stalled:
+            os.kill(pid, signal.SIGSTOP)
+
+        spare.publish("second", queue="orders")
+
+        wait_until(lambda: handled == ["first", "second"] and not spare.messages.exists())
+    finally:
+        for pid in stalled:
+            os.kill(pid, signal.SIGCONT)
+        worker.stop()
+        thread.join(PATIENCE)
+    assert stalled
+    assert not thread.is_alive()
