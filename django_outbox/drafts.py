@@ -76,7 +76,7 @@ class DraftOptions:
         max_attempts: int | None,
     ) -> DraftOptions:
         names.validate_queue(queue)
-        checked = checked_headers(headers or {})
+        checked = checked_headers({} if headers is None else headers)
         message = current_message.get()
         if message is not None and (trace := message.headers.get(_TRACEPARENT)):
             checked.setdefault(_TRACEPARENT, trace)

@@ -37,3 +37,7 @@ class LeaseLost(OutboxError):
     def __init__(self, *args: object, phase: str = "complete") -> None:
         super().__init__(*args)
         self.phase = phase
+
+
+class TransactionLeftOpen(OutboxError):
+    """A handler returned with a transaction open, so what it wrote there is rolled back."""

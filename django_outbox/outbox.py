@@ -11,6 +11,7 @@ from .errors import (
     PayloadError,
     PayloadTooLarge,
     ReservedName,
+    TransactionLeftOpen,
 )
 from .handlers import Reject, Retry, handler
 from .messages import Message, OutboxResponse, ReplayResult, TimerConflict
@@ -46,6 +47,7 @@ __all__ = [
     "Retry",
     "RetryStrategy",
     "TimerConflict",
+    "TransactionLeftOpen",
     "acancel_timer",
     "apublish",
     "apublish_many",

@@ -26,14 +26,15 @@ ROWS_PER_STATEMENT = 10_000
 BYTES_PER_STATEMENT = 64 * 1024 * 1024
 """A statement is also ended early by its size, far below what PostgreSQL takes at once (1 GB)."""
 
+_NEEDS_TRANSACTION = "Publishing needs an open transaction"
 _NOT_ATOMIC = (
-    "Publishing needs an open transaction: the message must commit or vanish with the data it "
-    "speaks of. Publish inside transaction.atomic() on the database {alias!r}. A signal receiver "
+    f"{_NEEDS_TRANSACTION}: the message must commit or vanish with the data it speaks of. "
+    "Publish inside transaction.atomic() on the database ALIAS. A signal receiver "
     "may run after the block of its sender has closed: open one block around both, or set "
     "ATOMIC_REQUESTS. OUTBOX['REQUIRE_ATOMIC'] = False allows publishing in autocommit."
 )
 _ASYNC_NOT_ATOMIC = (
-    "Publishing needs an open transaction, and Django cannot open one in async code. Put the "
+    f"{_NEEDS_TRANSACTION}, and Django cannot open one in async code. Put the "
     "business write and outbox.publish() into a synchronous function that uses "
     "transaction.atomic(), and await sync_to_async(that_function)(). "
     "OUTBOX['REQUIRE_ATOMIC'] = False allows publishing in autocommit."
@@ -42,10 +43,6 @@ _ASYNC_NOT_ATOMIC = (
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class _NotAtomic(TransactionManagementError):
-    pass
 
 
 def _awaitable(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
@@ -59,8 +56,10 @@ def _awaitable(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
     async def twin(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return await sync_to_async(function)(*args, **kwargs)
-        except _NotAtomic:
-            raise TransactionManagementError(_ASYNC_NOT_ATOMIC) from None
+        except TransactionManagementError as error:
+            if str(error).startswith(_NEEDS_TRANSACTION):
+                raise TransactionManagementError(_ASYNC_NOT_ATOMIC) from None
+            raise
 
     twin.__name__ = twin.__qualname__ = f"a{function.__name__}"
     return twin
@@ -244,7 +243,9 @@ def publisher(
 ) -> OutboxPublisher:
     """Return a publisher to `queue`, with headers that go with each of its messages."""
     return OutboxPublisher(
-        names.validate_queue(queue), headers=checked_headers(headers or {}), using=using
+        names.validate_queue(queue),
+        headers=checked_headers({} if headers is None else headers),
+        using=using,
     )
 
 
@@ -264,7 +265,7 @@ def _transaction(using: str | None) -> Storage:
     """Return the storage to publish to, which must have a transaction open."""
     storage = storage_for(using or default_alias())
     if settings.require_atomic and not storage.depth:
-        raise _NotAtomic(_NOT_ATOMIC.format(alias=storage.alias))
+        raise TransactionManagementError(_NOT_ATOMIC.replace("ALIAS", repr(storage.alias)))
     return storage
 
 

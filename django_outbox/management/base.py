@@ -79,12 +79,15 @@ def log_to_stderr(verbosity: int) -> None:
     logger.setLevel(levels.get(verbosity, logging.DEBUG))
 
 
+MOST = 1_000_000_000
+
+
 def number(kind: type, *, least: float, what: str) -> Any:
-    """Return an argparse type: a number of `kind` that is at least `least`."""
+    """Return an argparse type: a number of `kind` from `least` to a billion."""
 
     def parse(text: str) -> Any:
         value = kind(text)
-        if not least <= value < float("inf"):
+        if not least <= value <= MOST:
             raise ValueError(text)
         return value
 

@@ -3,7 +3,8 @@
 A message is inserted, claimed under a fresh token, and then settled by whoever has that token:
 every terminal write matches `id AND lease_token`. Moments are read from `clock_timestamp()`, since
 `now()` stands still inside the transactions of callers; it is wrapped in a sub-select so that the
-planner may treat it as one value and use it to bound an index scan.
+planner may treat it as one value and use it to bound an index scan. Differences of moments are
+taken as numbers: a row may hold `infinity`, which an interval could not before PostgreSQL 17.
 """
 
 from __future__ import annotations
@@ -193,7 +194,9 @@ RETURNING
     message.correlation_id, message.timer_id, message.max_attempts, message.attempts_count,
     message.deliveries_count,
     extract(epoch FROM message.created_at)::float8,
-    extract(epoch FROM clock_timestamp() - message.first_attempt_at)::float8,
+    CASE WHEN isfinite(message.first_attempt_at)
+        THEN extract(epoch FROM clock_timestamp() - message.first_attempt_at)::float8
+    END,
     COALESCE(
         message.expires_at <= clock_timestamp() + %(ahead)s * interval '1 second', false
     ),
@@ -202,7 +205,9 @@ RETURNING
 """
 
 SOONEST = """
-SELECT min(extract(epoch FROM candidate.next_attempt_at - clock_timestamp()))::float8
+SELECT
+    min(extract(epoch FROM candidate.next_attempt_at)::float8)
+    - extract(epoch FROM clock_timestamp())::float8
 FROM unnest(%(queues)s::text[]) AS lane (queue)
 CROSS JOIN LATERAL (
     SELECT next_attempt_at
@@ -371,8 +376,9 @@ SELECT
         AND lease_expires_at IS NULL),
     count(*) FILTER (WHERE next_attempt_at > now() AND attempts_count > 0
         AND lease_expires_at IS NULL),
-    extract(epoch FROM now() - min(next_attempt_at) FILTER (WHERE next_attempt_at <= now()
-        AND (lease_expires_at IS NULL OR lease_expires_at < now())))::float8
+    extract(epoch FROM now())::float8
+        - extract(epoch FROM min(next_attempt_at) FILTER (WHERE next_attempt_at <= now()
+            AND (lease_expires_at IS NULL OR lease_expires_at < now())))::float8
 FROM django_outbox_message
 GROUP BY queue
 ORDER BY queue
@@ -389,7 +395,7 @@ class Lane(NamedTuple):
     queue: str
     lease_ttl: float
     low_at: float = float("-inf")
-    low_id: int = 0
+    low_id: int = -(2**63)
 
 
 def insert(cursor: Cursor, draft: Draft, *, notify: bool) -> int | None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
+import psycopg
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
-from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
 from ..conf import settings
 from ..messages import Again, Bury, Claimed, Draft, Lease, Release
@@ -110,10 +111,9 @@ class DjangoStorage:
     def fence(self, lease: Lease) -> bool:
         # Under REPEATABLE READ a renewal of the lease in the meantime would make the removal at
         # the end fail to serialize, every time. A renewal skips a locked row.
-        level = getattr(connections[self.alias], "isolation_level", None)
-        if level not in (IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE):
-            return True
         with self._cursor() as cursor:
+            if not _sees_only_its_snapshot(connections[self.alias].connection, cursor):
+                return True
             return messages.lock(cursor, lease)
 
     def complete(self, lease: Lease) -> bool:
@@ -138,6 +138,20 @@ class DjangoStorage:
 
     def _cursor(self) -> AbstractContextManager[Cursor]:
         return connections[self.alias].cursor()
+
+
+_snapshots: WeakKeyDictionary[psycopg.Connection[Any], bool] = WeakKeyDictionary()
+
+
+def _sees_only_its_snapshot(session: psycopg.Connection[Any], cursor: Cursor) -> bool:
+    """Tell whether transactions of this session run above READ COMMITTED; asked once for each.
+
+    The level may be set in OPTIONS, but also for the role or the database.
+    """
+    if session not in _snapshots:
+        cursor.execute("SHOW transaction_isolation", {})
+        _snapshots[session] = cursor.fetchone()[0] in ("repeatable read", "serializable")
+    return _snapshots[session]
 
 
 Substitute = Callable[[str], Storage]

@@ -33,10 +33,11 @@ _REFUSALS = (
     psycopg.IntegrityError,
     psycopg.NotSupportedError,
     psycopg.errors.RaiseException,
-    psycopg.errors.LockNotAvailable,
 )
 _TRIES = 5
 _MAX_BACKOFF = 5.0
+LOCKED_PAUSE = 0.1
+"""Seconds after which what another transaction has locked is tried again."""
 
 
 class DatabaseAway(Exception):
@@ -50,6 +51,10 @@ class DatabaseAway(Exception):
         self.sent = sent
 
 
+class RowsLocked(DatabaseAway):
+    """A lock was not to be had in time; the connection is as it was."""
+
+
 class Database:
     """One connection that is made anew when it breaks, after a jittered and growing pause."""
 
@@ -58,7 +63,8 @@ class Database:
         self.retry_at = 0.0
         self._watchdog = watchdog
         self._listen = listen
-        self._failures = 0
+        self._failures = 0  # since a statement last succeeded; connecting alone proves little
+        self._is_away = False
         self._wrapper: BaseDatabaseWrapper | None = None
         self._has_missed = False
         self._notified: set[str] = set()
@@ -72,15 +78,15 @@ class Database:
     @property
     def is_away(self) -> bool:
         """Whether the last thing tried on it failed."""
-        return self._failures > 0
+        return self._is_away
 
     def call(
         self, operation: Callable[Concatenate[Cursor, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         """Run one store operation in a transaction of its own.
 
-        Raises `DatabaseAway` when the database cannot be reached, and psycopg's own error when it
-        refuses the statement itself.
+        Raises `DatabaseAway` when the database cannot be reached, `RowsLocked` when it gave up
+        waiting for a lock, and psycopg's own error when the statement itself is refused.
         """
         raw = self.connect()
         for _ in range(_TRIES):
@@ -90,12 +96,17 @@ class Database:
                     result = operation(cursor, *args, **kwargs)
             except _RETRY_AT_ONCE:
                 continue
+            except psycopg.errors.LockNotAvailable as error:
+                self.retry_at = time.monotonic() + LOCKED_PAUSE
+                self._is_away = True
+                raise RowsLocked from error
+            except _REFUSALS:
+                raise
             except psycopg.Error as error:
-                if _is_refusal(error):
-                    raise
                 self._lose(error, sent=True)
             else:
                 self._failures = 0
+                self._is_away = False
                 return result
         return self._lose(psycopg.OperationalError("the statement could not be serialized"))
 
@@ -157,9 +168,9 @@ class Database:
         if self._listen:
             with self._watchdog.guard(raw.fileno()):
                 raw.execute(f"LISTEN {CHANNEL}")
-        if self.is_away:
+        if self._is_away:
             logger.warning("The database %r is back", self.alias, extra={"event": "database_back"})
-        self._failures = 0
+        self._is_away = False
         self._has_missed = True  # whatever was notified while nobody listened
         return raw
 
@@ -168,7 +179,7 @@ class Database:
         self.close()
         pause = min(0.1 * 2.0 ** min(self._failures, 10), _MAX_BACKOFF) * random.uniform(0.5, 1)  # noqa: S311
         self.retry_at = time.monotonic() + pause
-        if not self.is_away:
+        if not self._is_away:
             logger.warning(
                 "The database %r is away, trying again until it is back: %s",
                 self.alias,
@@ -176,9 +187,5 @@ class Database:
                 extra={"event": "database_away"},
             )
         self._failures += 1
+        self._is_away = True
         raise DatabaseAway(sent=sent) from error
-
-
-def _is_refusal(error: psycopg.Error) -> bool:
-    """Tell whether the statement or its values were at fault, or a lock, and not the connection."""
-    return isinstance(error, _REFUSALS)

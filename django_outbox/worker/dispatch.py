@@ -7,7 +7,8 @@ handlers that settle in their own transaction write here; all else is left to th
 from __future__ import annotations
 
 import logging
-from typing import Any
+import os
+from typing import Any, NoReturn
 
 from .. import retries
 from ..errors import InvalidPayload, LeaseLost
@@ -42,7 +43,7 @@ def deliver(delivery: Delivery) -> Outcome:
         message = delivery.open()
     except InvalidPayload as error:
         return _buried(delivery, "invalid_payload", error)
-    except Exception as error:
+    except BaseException as error:
         return _failed(delivery, error)
     token = current_message.set(message)
     try:
@@ -57,9 +58,7 @@ def _handle(delivery: Delivery, message: Message[Any]) -> Outcome:
     delivery.depth = delivery.storage.depth
     if delivery.handler.atomic:
         return _handle_atomically(delivery, message)
-    before = sessions.depths()
-    responses = delivery.handler(message)
-    sessions.refuse_open_transactions(before)
+    responses = _call(delivery, message)
     if responses:
         return _publish_and_settle(delivery, responses)
     return Done(settled=delivery.ack_committed)
@@ -74,10 +73,7 @@ def _handle_atomically(delivery: Delivery, message: Message[Any]) -> Outcome:
             # delivery look like a failed one.
             delivery.storage.on_commit(lambda: committed.append(True))
             _fence(delivery)
-            before = sessions.depths()
-            responses = delivery.handler(message)
-            sessions.refuse_open_transactions(before)
-            _settle_here(delivery, responses)
+            _settle_here(delivery, _call(delivery, message))
     except BaseException as error:
         if not committed:
             raise
@@ -87,6 +83,31 @@ def _handle_atomically(delivery: Delivery, message: Message[Any]) -> Outcome:
             exc_info=error,
         )
     return Done(settled=True)
+
+
+def _call(delivery: Delivery, message: Message[Any]) -> list[OutboxResponse]:
+    """Call the handler, and see that it leaves no transaction open."""
+    before = sessions.depths()
+    process = os.getpid()
+    try:
+        responses = delivery.handler(message)
+    except BaseException as error:
+        if os.getpid() != process:
+            _end_fork(error)
+        raise
+    if os.getpid() != process:
+        _end_fork(None)
+    sessions.refuse_open_transactions(before)
+    return responses
+
+
+def _end_fork(error: BaseException | None) -> NoReturn:
+    """End the child of a handler that has forked.
+
+    It has come back to where only the worker may go on: to the worker's threads and connections.
+    """
+    code = error.code if isinstance(error, SystemExit) else error and 1
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _publish_and_settle(delivery: Delivery, responses: list[OutboxResponse]) -> Outcome:
@@ -143,7 +164,7 @@ def _delay(delivery: Delivery, error: BaseException) -> float | None:
             exception=error,
             max_attempts=limit,
         )
-    except Exception:
+    except BaseException:
         logger.exception("The retry strategy of %s failed; burying", delivery.handler.name)
         return None
 

@@ -63,7 +63,7 @@ def _render(exception: BaseException, name: str) -> str | None:
         else:
             text = renderer(exception)
         return None if text is None else _bounded(_storable(str(text)))
-    except Exception as error:
+    except BaseException as error:  # whatever a renderer or a __str__ does, it is no way out
         # The text may be what the renderer was to keep out, so only its class is safe to store.
         logger.error("Rendering a %s failed with a %s", name, type(error).__name__)  # noqa: TRY400
         return _storable(name)
@@ -73,14 +73,14 @@ def _headline_and_traceback(exception: BaseException, name: str) -> str:
     """Put the message first, where a list can show it, and the traceback below."""
     try:
         message = str(exception)
-    except Exception:
+    except BaseException:
         message = "<its text cannot be shown>"
     headline = f"{name}: {message}"[:_HEADLINE] if message else name
-    lines = traceback.format_exception(type(exception), exception, _from_handler(exception))
+    lines = traceback.format_exception(type(exception), exception, from_handler(exception))
     return f"{headline}\n\n{''.join(lines)}"
 
 
-def _from_handler(exception: BaseException) -> TracebackType | None:
+def from_handler(exception: BaseException) -> TracebackType | None:
     """Return the traceback from the handler on; how it was called says nothing about the error."""
     frame = exception.__traceback__
     while frame is not None and Path(frame.tb_frame.f_code.co_filename).is_relative_to(PACKAGE):

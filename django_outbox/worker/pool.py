@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from ..messages import Outcome, is_settled
+from ..messages import Outcome, Release, is_settled
 from . import sessions
 from .delivery import Delivery
 
@@ -22,6 +22,9 @@ logger = logging.getLogger("django_outbox")
 Job = Callable[[], None]
 IDLE_AFTER = 1.0
 """Seconds without work after which a thread closes the connections it need not keep."""
+
+PAUSE_AFTER_FAULT = 60.0
+"""Seconds until a message is tried again that could not be delivered for no fault of its own."""
 
 
 class Pool:
@@ -131,8 +134,7 @@ class Pool:
             del self._running[delivery]
             return
         delivery.started_at = time.monotonic()
-        sessions.prepare()
-        outcome = self._run(delivery)
+        outcome = self._outcome(delivery)
         delivery.ended_at = time.monotonic()
         self._tidy()
         self._ended.append((delivery, outcome))
@@ -142,10 +144,19 @@ class Pool:
         if not is_settled(outcome) or len(self._waiting) <= self.size:
             self._wake()
 
+    def _outcome(self, delivery: Delivery) -> Outcome:
+        try:
+            sessions.prepare()
+            return self._run(delivery)
+        except BaseException as error:
+            # Not the handler's doing, whose exceptions are outcomes; the thread must live on.
+            logger.exception("Message %s could not be delivered", delivery.claimed.id)
+            return Release(refund=False, delay=PAUSE_AFTER_FAULT, exception=error)
+
     def _do(self, job: Job) -> None:
         try:
             job()
-        except Exception:
+        except BaseException:
             logger.exception("A job of the worker failed")
         self._tidy()
         del self._open_jobs[job]
@@ -154,6 +165,6 @@ class Pool:
     def _tidy(self) -> None:
         try:
             sessions.tidy()
-        except Exception:
+        except BaseException:
             logger.exception("Tidying a connection failed; all of this thread's are closed")
             sessions.close_all()

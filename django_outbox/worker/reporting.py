@@ -16,6 +16,7 @@ from .. import signals
 from ..conf import settings
 from ..messages import Again, Bury, Done, Lost, Outcome, Release
 from .delivery import Delivery
+from .failures import from_handler
 
 logger = logging.getLogger("django_outbox")
 
@@ -96,7 +97,7 @@ class Reporter:
 
     def _buried(self, delivery: Delivery, outcome: Bury) -> None:
         # With a renderer set, the traceback may hold what it was to keep out.
-        shown = outcome.exception if settings.exception_renderer is None else None
+        shown = None if settings.exception_renderer else _traceback(outcome.exception)
         logger.error(
             "Buried %s as %s: %s",
             _name(delivery),
@@ -148,3 +149,10 @@ def _name(delivery: Delivery) -> str:
 
 def _headline(error: str | None) -> str:
     return "" if not error else error.partition("\n")[0]
+
+
+def _traceback(exception: BaseException | None) -> Any:
+    """Return what logging takes as `exc_info`: the traceback from the handler on."""
+    if exception is None:
+        return None
+    return type(exception), exception, from_handler(exception)

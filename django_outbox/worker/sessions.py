@@ -20,7 +20,7 @@ from django.db import InterfaceError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import TransactionStatus
 
-from ..errors import OutboxError
+from ..errors import TransactionLeftOpen
 
 # The server ended the session, is starting or stopping, or has become read-only.
 _GONE = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25006"})
@@ -33,10 +33,6 @@ _SESSION_STATE = re.compile(
     r"|\bset_config\s*\(|\bpg_(?:try_)?advisory_lock",
     re.IGNORECASE | re.DOTALL,
 )
-
-
-class TransactionLeftOpen(OutboxError):
-    """A handler returned with a transaction open, so what it wrote has been rolled back."""
 
 
 class SessionStateWatcher:

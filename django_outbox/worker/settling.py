@@ -17,14 +17,13 @@ import psycopg
 from ..conf import settings
 from ..messages import Again, Bury, Done, Lost, Outcome, Release, is_settled
 from ..store import messages as store
-from .database import Database, DatabaseAway
+from .database import LOCKED_PAUSE, Database, DatabaseAway, RowsLocked
 from .delivery import Delivery
 from .reporting import Reporter
 
 logger = logging.getLogger("django_outbox")
 
 Ended = tuple[Delivery, Outcome]
-LOCKED_PAUSE = 0.1
 BATCH = 1000
 
 
@@ -93,13 +92,13 @@ class Settler:
             written = self._execute(batch)
             missed = [ended for ended in batch if ended[0].claimed.id not in written]
             locked = self._still_held(missed)
+        except RowsLocked:
+            self._keep(batch)
+            return self._finish(batch, keep={delivery.claimed.id for delivery, _ in batch})
         except DatabaseAway as away:
             for delivery, _ in batch:
                 delivery.unsure |= away.sent
             raise
-        except psycopg.errors.LockNotAvailable:
-            self._keep(batch)
-            return self._finish(batch, keep={delivery.claimed.id for delivery, _ in batch})
         except psycopg.Error as error:
             return self._write_one_by_one(batch, error)
         self._report([ended for ended in batch if ended[0].claimed.id in written])
@@ -115,7 +114,7 @@ class Settler:
             case Done():
                 try:
                     return call(store.complete, leases)
-                except psycopg.errors.LockNotAvailable:
+                except RowsLocked:
                     return call(store.complete_unlocked, leases)
             case Again():
                 return call(store.retry, leases, outcomes)

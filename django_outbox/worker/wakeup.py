@@ -26,7 +26,7 @@ class Wakeup:
     def wake(self) -> None:
         """End the sleep, if there is one."""
         if self._asleep:
-            with suppress(BlockingIOError):  # full: it is being woken already
+            with suppress(OSError):  # full, so it is being woken already; or closed by now
                 self._sender.send(b"\0")
 
     def sleep(

@@ -16,6 +16,7 @@ from django.db import Error as DatabaseError
 from django.db import transaction
 from django.utils.dateparse import parse_datetime, parse_duration
 
+from ...names import validate_queue
 from ...publishing import publish
 from ..base import OutboxCommand, number
 
@@ -85,6 +86,8 @@ class Command(OutboxCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if options["raw"] and options["queue"] is None:
             raise CommandError("--raw lines name no queue; give one with --queue.")
+        if options["queue"] is not None:
+            _check_queue(options["queue"])
         alias = self.ready_database(options["database"])
         progress = Progress(self.stderr if options["verbosity"] > 0 else None)
         committed = 0
@@ -127,9 +130,18 @@ class Progress:
             self._stream.write("\r" + " " * 40 + "\r", ending="")
 
 
+def _check_queue(queue: str) -> None:
+    try:
+        validate_queue(queue)
+    except ValueError as error:
+        raise CommandError(f"--queue: {error}") from error
+
+
 @contextmanager
 def _opened(name: str) -> Iterator[IO[bytes]]:
     if name == "-":
+        if sys.stdin is None:
+            raise CommandError("Standard input is closed; name a file.")
         yield sys.stdin.buffer
         return
     try:
@@ -176,13 +188,27 @@ def _arguments(line: Line, queue: str | None, *, raw: bool) -> dict[str, Any]:
 
 def _parsed(line: Line) -> Any:
     try:
-        return json.loads(line.text.decode(), parse_constant=_refuse_constant)
+        return json.loads(
+            line.text.decode(),
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_object_without_doubles,
+        )
     except (ValueError, RecursionError) as error:
         raise BadLine(line.number, f"not JSON: {error}") from error
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
+
+
+def _object_without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object; JSON itself would quietly keep the last of two equal keys."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        double = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {double!r} stands twice in one object")
+    return value
 
 
 def _moments(line: Line, value: dict[str, Any]) -> dict[str, Any]:
@@ -197,7 +223,7 @@ def _moments(line: Line, value: dict[str, Any]) -> dict[str, Any]:
         if isinstance(text, str):
             try:
                 meant[name] = parse(text)
-            except ValueError as error:
+            except (ValueError, OverflowError) as error:
                 raise BadLine(line.number, f"{name} {text!r}: {error}.") from error
             if meant[name] is None:
                 raise BadLine(line.number, f"{name} {text!r} is not in ISO 8601.")

@@ -94,7 +94,7 @@ def _chosen(options: dict[str, Any]) -> Q:
 def _with_ids(given: list[str]) -> Q:
     ids, message_ids = [], []
     for text in given:
-        if text.isdecimal() and int(text) < 2**63:
+        if text.isdecimal() and len(text) < len(str(2**63)):
             ids.append(int(text))
             continue
         try:
