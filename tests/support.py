@@ -53,9 +53,9 @@ def worker(*queues: str, **options: Any) -> Worker:
     return Worker(served, Options(**given))
 
 
-def drain(*queues: str, **options: Any) -> None:
+def drain(*queues: str, exit_code: int = 0, **options: Any) -> None:
     """Work off in this process what is due."""
-    assert worker(*queues, drain=True, **options).run() == 0
+    assert worker(*queues, drain=True, **options).run() == exit_code
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import DataError, transaction
+from django.db import DataError, connection, transaction
 from django.db.transaction import TransactionManagementError
 
 from django_outbox import outbox, signals
@@ -213,5 +213,24 @@ def test_an_async_handler_acks_in_a_block_of_its_thread() -> None:
     publish()
     drain()
 
+    assert Order.objects.count() == 1
+    assert not OutboxMessage.objects.exists()
+
+
+def test_a_session_lost_after_an_ack_changes_nothing() -> None:
+    @outbox.handler("orders")
+    def handle(message: outbox.Message[Any]) -> None:
+        with transaction.atomic():
+            Order.objects.create(name="booked")
+            message.ack()
+        with connection.cursor() as cursor:
+            connection.connection.close()
+            cursor.execute("SELECT 1")
+
+    publish()
+    with received(signals.message_completed) as completed:
+        drain()
+
+    assert len(completed) == 1
     assert Order.objects.count() == 1
     assert not OutboxMessage.objects.exists()

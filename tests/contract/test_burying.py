@@ -314,7 +314,7 @@ def test_a_letter_that_cannot_be_inserted_leaves_the_message_where_it_is(
             "ALTER TABLE django_outbox_dead_letter ADD CONSTRAINT none CHECK (queue <> 'orders')"
         )
         try:
-            drain()
+            drain(exit_code=1)
         finally:
             other.execute("ALTER TABLE django_outbox_dead_letter DROP CONSTRAINT none")
 

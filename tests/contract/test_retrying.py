@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -184,6 +185,10 @@ async def interrupt_in_a_coroutine(message: outbox.Message[Any]) -> NoReturn:
     raise KeyboardInterrupt
 
 
+async def cancelled_coroutine(message: outbox.Message[Any]) -> NoReturn:
+    raise asyncio.CancelledError
+
+
 @pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize(
     ("handle", "name"),
@@ -194,8 +199,19 @@ async def interrupt_in_a_coroutine(message: outbox.Message[Any]) -> NoReturn:
         (raising(GeneratorExit()), "GeneratorExit"),
         (exit_in_a_coroutine, "SystemExit"),
         (interrupt_in_a_coroutine, "KeyboardInterrupt"),
+        (cancelled_coroutine, "CancelledError"),
+        (raising(StopIteration()), "StopIteration"),
     ],
-    ids=["exit 1", "exit 0", "interrupt", "generator exit", "async exit", "async interrupt"],
+    ids=[
+        "exit 1",
+        "exit 0",
+        "interrupt",
+        "generator exit",
+        "async exit",
+        "async interrupt",
+        "async cancelled",
+        "stop iteration",
+    ],
 )
 def test_leaving_by_another_door_is_a_failed_attempt_and_not_the_workers_end(
     *, handle: Callable[[outbox.Message[Any]], Any], name: str, atomic: bool

@@ -147,7 +147,7 @@ def test_one_refused_settlement_does_not_hold_up_the_others(
             f" WHEN (OLD.id = {bad}) EXECUTE FUNCTION refuse()"
         )
         try:
-            drain(concurrency=3)
+            drain(concurrency=3, exit_code=1)
         finally:
             other.execute("DROP TRIGGER refuse ON django_outbox_message")
             other.execute("DROP FUNCTION refuse")
