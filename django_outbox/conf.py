@@ -6,7 +6,6 @@ validates it, so that a check can still run on a project whose settings are wron
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +13,8 @@ from django.conf import settings as django_settings
 from django.utils.module_loading import import_string
 
 ExceptionRenderer = Callable[[BaseException], str | None]
+
+DAY = 24 * 60 * 60
 
 DEFAULTS: dict[str, Any] = {
     "REQUIRE_ATOMIC": True,
@@ -90,9 +91,9 @@ def _flag(value: object) -> str | None:
 
 def _positive_seconds(value: object) -> str | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and math.isfinite(value) and value > 0:  # type: ignore[arg-type, operator]
+    if is_number and 0 < value <= DAY:  # type: ignore[operator]
         return None
-    return "must be a positive number of seconds"
+    return f"must be a positive number of seconds, {DAY:,} at the most"
 
 
 def _positive_int(value: object) -> str | None:
@@ -102,7 +103,7 @@ def _positive_int(value: object) -> str | None:
 
 
 def _alias(value: object) -> str | None:
-    if value is None or value in django_settings.DATABASES:
+    if value is None or (isinstance(value, str) and value in django_settings.DATABASES):
         return None
     return (
         f"must be None or one of the aliases in DATABASES ({', '.join(django_settings.DATABASES)})"

@@ -27,13 +27,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _RETRY_AT_ONCE = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
-_REFUSALS = (
-    psycopg.ProgrammingError,
-    psycopg.DataError,
-    psycopg.IntegrityError,
-    psycopg.NotSupportedError,
-    psycopg.errors.RaiseException,
-)
+# The server ends the session, is not up yet, or has become read-only, as after a failover.
+_SESSION_ENDS = ("08", "57P", "25006")
 _TRIES = 5
 _MAX_BACKOFF = 5.0
 LOCKED_PAUSE = 0.1
@@ -77,7 +72,7 @@ class Database:
 
     @property
     def is_away(self) -> bool:
-        """Whether the last thing tried on it failed."""
+        """Whether the last thing tried on it failed, so that `retry_at` is to be waited for."""
         return self._is_away
 
     def call(
@@ -86,7 +81,7 @@ class Database:
         """Run one store operation in a transaction of its own.
 
         Raises `DatabaseAway` when the database cannot be reached, `RowsLocked` when it gave up
-        waiting for a lock, and psycopg's own error when the statement itself is refused.
+        waiting for a lock, and psycopg's own error when the server refuses the statement.
         """
         raw = self.connect()
         for _ in range(_TRIES):
@@ -97,25 +92,25 @@ class Database:
             except _RETRY_AT_ONCE:
                 continue
             except psycopg.errors.LockNotAvailable as error:
-                self.retry_at = time.monotonic() + LOCKED_PAUSE
-                self._is_away = True
+                self._hold_off(LOCKED_PAUSE)
                 raise RowsLocked from error
-            except _REFUSALS:
-                raise
             except psycopg.Error as error:
-                self._lose(error, sent=True)
+                if raw.closed or (error.sqlstate or "").startswith(_SESSION_ENDS):
+                    self._lose(error, sent=True)
+                raise
             else:
-                self._failures = 0
-                self._is_away = False
+                self._note_success()
                 return result
         return self._lose(psycopg.OperationalError("the statement could not be serialized"))
 
     def connect(self) -> psycopg.Connection[Any]:
         """Return the open connection, made anew if need be and if it is time to."""
         raw = self._raw
+        is_time = time.monotonic() >= self.retry_at
         if raw is not None and not raw.closed:
+            self._is_away &= not is_time
             return raw
-        if time.monotonic() < self.retry_at:
+        if not is_time:
             raise DatabaseAway
         try:
             return self._open()
@@ -157,10 +152,16 @@ class Database:
     def _raw(self) -> psycopg.Connection[Any] | None:
         return None if self._wrapper is None else self._wrapper.connection
 
+    def _note_success(self) -> None:
+        if self._failures:
+            logger.warning("The database %r is back", self.alias, extra={"event": "database_back"})
+        self._failures = 0
+        self._is_away = False
+
     def _open(self) -> psycopg.Connection[Any]:
         wrapper = connections.create_connection(self.alias)
         options = {"connect_timeout": 10, **wrapper.settings_dict.get("OPTIONS", {})}
-        wrapper.settings_dict = {**wrapper.settings_dict, "OPTIONS": options}
+        wrapper.settings_dict = {**wrapper.settings_dict, "OPTIONS": options, "AUTOCOMMIT": True}
         wrapper.connect()
         raw: psycopg.Connection[Any] = wrapper.connection
         self._wrapper = wrapper
@@ -168,8 +169,6 @@ class Database:
         if self._listen:
             with self._watchdog.guard(raw.fileno()):
                 raw.execute(f"LISTEN {CHANNEL}")
-        if self._is_away:
-            logger.warning("The database %r is back", self.alias, extra={"event": "database_back"})
         self._is_away = False
         self._has_missed = True  # whatever was notified while nobody listened
         return raw
@@ -177,15 +176,22 @@ class Database:
     def _lose(self, error: BaseException, *, sent: bool = False) -> NoReturn:
         """Drop the connection, set the time of the next try, and raise `DatabaseAway`."""
         self.close()
-        pause = min(0.1 * 2.0 ** min(self._failures, 10), _MAX_BACKOFF) * random.uniform(0.5, 1)  # noqa: S311
-        self.retry_at = time.monotonic() + pause
-        if not self._is_away:
+        pause = min(0.1 * 2.0 ** min(self._failures, 10), _MAX_BACKOFF)
+        self.pause(error, seconds=pause * random.uniform(0.5, 1))  # noqa: S311
+        raise DatabaseAway(sent=sent) from error
+
+    def pause(self, error: BaseException, *, seconds: float) -> None:
+        """Try nothing more for so long; say so if it went well before."""
+        self._hold_off(seconds)
+        self._failures += 1
+        if self._failures == 1:
             logger.warning(
-                "The database %r is away, trying again until it is back: %s",
+                "The database %r does not serve the worker, which tries again until it does: %s",
                 self.alias,
                 str(error).strip() or type(error).__name__,
                 extra={"event": "database_away"},
             )
-        self._failures += 1
+
+    def _hold_off(self, seconds: float) -> None:
+        self.retry_at = time.monotonic() + seconds
         self._is_away = True
-        raise DatabaseAway(sent=sent) from error

@@ -76,6 +76,11 @@ class Delivery:
         return self.claimed.lease
 
     @property
+    def lease_ends_at(self) -> float:
+        """When the lease runs out if it is not renewed any more."""
+        return self.renew_at + self.handler.lease_ttl * 2 / 3
+
+    @property
     def duration(self) -> float:
         """Seconds the handler has run, 0 if it has not."""
         if self.started_at is None:

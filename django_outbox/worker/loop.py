@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
+import psycopg
 from django.db import connections
 from django.db.backends.signals import connection_created
 
@@ -37,6 +38,8 @@ __all__ = ["Options", "Worker"]
 logger = logging.getLogger("django_outbox")
 
 NEVER = float("inf")
+REFUSED_PAUSE = 1.0
+"""Seconds after which a statement that the server has refused is tried again."""
 
 
 class Worker:
@@ -98,6 +101,10 @@ class Worker:
             self._intake.look_ahead()
         except DatabaseAway:
             pass  # what is in hand stays so; the next turn tries again at `retry_at`
+        except psycopg.ProgrammingError:
+            raise  # privileges or tables that are not ours: no waiting mends that
+        except psycopg.Error as error:
+            self._database.pause(error, seconds=REFUSED_PAUSE)
         with suppress(DatabaseAway):
             self._listener.connect()
         self._intake.take_news(self._listener.take_news())
@@ -202,15 +209,16 @@ class Worker:
         return not self._leases and self._pool.is_quiet and not self._settler.unsettled
 
     def _exit_code(self) -> int:
-        if self._leases or self._settler.unsettled:
-            logger.error(
-                "Left %d message(s) to their leases: %s",
-                len(self._leases),
-                self._leases.ids,
-                extra={"event": "left_to_lease", "count": len(self._leases)},
-            )
-            return 1
-        return 0
+        left = sorted([*self._leases.ids, *self._settler.abandoned])
+        if not left:
+            return 0
+        logger.error(
+            "Left %d message(s) to their leases: %s",
+            len(left),
+            left,
+            extra={"event": "left_to_lease", "count": len(left)},
+        )
+        return 1
 
     def _listening_database(self) -> Database:
         """Return the connection that LISTENs: the worker's own unless the settings name another."""

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,21 +30,46 @@ def is_child() -> bool:
 
 
 def supervise() -> int:
-    """Run this same command in a child, again each time its code changes; return its exit code."""
-    environment = {**os.environ, autoreload.DJANGO_AUTORELOAD_ENV: "true"}
+    """Run this same command in a child, again each time its code changes; return its exit code.
+
+    A child that cannot start after a change, a syntax error say, is started again at the next one.
+    """
     child: subprocess.Popen[bytes] | None = None
+    signals: list[int] = []
 
     def forward(signum: int, frame: Any) -> None:
+        signals.append(signum)
         if child is not None:
             child.send_signal(signum)
 
     # A terminal's CTRL-C reaches the child by itself; forwarding it would make it the second.
     signal.signal(signal.SIGINT, signal.SIG_IGN if sys.stdin.isatty() else forward)
     signal.signal(signal.SIGTERM, forward)
+    has_worked = False
     while True:
+        environment = {**os.environ, autoreload.DJANGO_AUTORELOAD_ENV: "true"}
         child = subprocess.Popen(autoreload.get_child_arguments(), env=environment)  # noqa: S603
-        if (code := child.wait()) != CHANGED:
+        if signals:
+            child.send_signal(signals[0])  # it came before there was a child
+        code = child.wait()
+        if signals or not (code == CHANGED or (code == 1 and has_worked)):
             return code if code >= 0 else 128 - code
+        if code == CHANGED:
+            has_worked = True
+        elif not _wait_for_change(signals):
+            return 0
+
+
+def _wait_for_change(signals: list[int]) -> bool:
+    """Wait until a file of the project changes; False if a signal comes first."""
+    sys.stderr.write("Waiting for a change to start again.\n")
+    reloader = autoreload.StatReloader()
+    before = dict(reloader.snapshot_files())
+    while dict(reloader.snapshot_files()) == before:
+        if signals:
+            return False
+        time.sleep(reloader.SLEEP_TIME)
+    return True
 
 
 class Changes:
@@ -52,9 +78,9 @@ class Changes:
     def __init__(self) -> None:
         self.seen = False
 
-    def exit_code(self, code: int) -> int:
+    def exit_code(self, code: int, *, stopped: bool) -> int:
         """Return the code to exit with: a restart if something changed, else the worker's."""
-        return CHANGED if self.seen else code
+        return CHANGED if self.seen and not stopped else code
 
 
 @contextmanager

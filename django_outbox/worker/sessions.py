@@ -50,10 +50,13 @@ class SessionStateWatcher:
 
 
 def watch(connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
-    """Note from now on what statements do to the connection's session.
+    """Note from now on what statements do to the connection's session; begin in autocommit.
 
-    A receiver of Django's `connection_created`.
+    A receiver of Django's `connection_created`. A site may have set AUTOCOMMIT to False, but then a
+    handler's writes would be rolled back after each message.
     """
+    if not connection.autocommit and not connection.in_atomic_block:
+        connection.set_autocommit(True)
     if _watcher(connection) is None:
         connection.execute_wrappers.append(SessionStateWatcher())
 

@@ -24,7 +24,16 @@ from .reporting import Reporter
 logger = logging.getLogger("django_outbox")
 
 Ended = tuple[Delivery, Outcome]
+REFUSED_PAUSE = 5.0
 BATCH = 1000
+
+_HOPELESS = (
+    psycopg.ProgrammingError,
+    psycopg.DataError,
+    psycopg.IntegrityError,
+    psycopg.NotSupportedError,
+    psycopg.errors.RaiseException,
+)
 
 
 class Settler:
@@ -36,11 +45,19 @@ class Settler:
         self._pending: list[Ended] = []
         self._locked: list[Ended] = []
         self._locked_until = 0.0
+        self._given_up: list[Delivery] = []
 
     @property
     def unsettled(self) -> int:
         """How many outcomes are still to be written."""
         return len(self._pending) + len(self._locked)
+
+    @property
+    def abandoned(self) -> list[int]:
+        """The ids of messages that were given up and whose lease has not run out yet."""
+        now = time.monotonic()
+        self._given_up = [delivery for delivery in self._given_up if delivery.lease_ends_at > now]
+        return [delivery.claimed.id for delivery in self._given_up]
 
     @property
     def next_try(self) -> float:
@@ -132,19 +149,26 @@ class Settler:
     def _write_one_by_one(self, batch: list[Ended], error: psycopg.Error) -> list[Delivery]:
         """Keep one outcome that the database refuses from holding up the others.
 
-        A refused one is given up: its lease runs out and the message is delivered again.
+        Where its values or a constraint are at fault it is given up: its lease runs out and the
+        message is delivered again. Anything else, such as a full disk, may pass.
         """
         if len(batch) > 1:
             return [delivery for ended in batch for delivery in self._write([ended])]
         delivery, outcome = batch[0]
+        is_hopeless = isinstance(error, _HOPELESS)
         logger.error(
-            "The %s of message %s was refused, so its lease runs out: %s",
+            "The %s of message %s was refused, so %s: %s",
             _phase(outcome),
             delivery.claimed.id,
+            "its lease runs out" if is_hopeless else "it is tried again",
             error,
             extra={"event": "settlement_refused", "phase": _phase(outcome)},
         )
-        return self._finish(batch)
+        if is_hopeless:
+            self._given_up.append(delivery)
+            return self._finish(batch)
+        self._keep(batch, seconds=REFUSED_PAUSE)
+        return self._finish(batch, keep={delivery.claimed.id})
 
     def _finish_lost(self, batch: list[Ended]) -> list[Delivery]:
         by_phase: dict[str, list[Delivery]] = {}
@@ -173,10 +197,10 @@ class Settler:
         if news:
             self._reporter.lost(news, phase)
 
-    def _keep(self, locked: list[Ended]) -> None:
+    def _keep(self, locked: list[Ended], *, seconds: float = LOCKED_PAUSE) -> None:
         if locked:
             self._locked += locked
-            self._locked_until = time.monotonic() + LOCKED_PAUSE
+            self._locked_until = time.monotonic() + seconds
 
     def _report(self, written: list[Ended]) -> None:
         for delivery, outcome in written:

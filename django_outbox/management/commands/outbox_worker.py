@@ -118,22 +118,22 @@ class Command(OutboxCommand):
             ),
         )
         connections.close_all()  # the worker counts its connections, and this one is not of them
-        _stop_on_signals(worker)
+        signals = _stop_on_signals(worker)
         if options["verbosity"] > 0:
             self.stderr.write(
                 f"Worker {worker_id} serves {', '.join(handlers)} on {alias!r} with "
                 f"{options['concurrency']} thread(s). Stop it with CTRL-C."
             )
-        code = self._run(worker, reload=reload)
+        code = self._run(worker, signals, reload=reload)
         if worker.has_stuck_handlers:
             _leave_at_once(code)
         sys.exit(code)
 
-    def _run(self, worker: Worker, *, reload: bool) -> int:
+    def _run(self, worker: Worker, signals: list[int], *, reload: bool) -> int:
         try:
             if reload:
                 with reloading.watch(worker.stop) as changes:
-                    return changes.exit_code(worker.run())
+                    return changes.exit_code(worker.run(), stopped=bool(signals))
             return worker.run()
         except psycopg.Error as error:
             raise CommandError(
@@ -166,8 +166,11 @@ class Command(OutboxCommand):
         return given
 
 
-def _stop_on_signals(worker: Worker) -> None:
-    """Stop in good order on the first SIGTERM or SIGINT, at once on the second."""
+def _stop_on_signals(worker: Worker) -> list[int]:
+    """Stop in good order on the first SIGTERM or SIGINT, at once on the second.
+
+    Return the list that the signals received will stand in.
+    """
     received: list[int] = []
 
     def stop(signum: int, frame: FrameType | None) -> None:
@@ -178,6 +181,7 @@ def _stop_on_signals(worker: Worker) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    return received
 
 
 def _leave_at_once(code: int) -> NoReturn:
