@@ -87,7 +87,7 @@ def test_a_message_handled_during_an_outage_is_settled_when_the_database_is_back
     spare.halt("fast")
     stage.let_on()
     stage.event("end")
-    worker.wait_for_log("is away")
+    worker.wait_for_log("The database 'default'")
     spare.resume()
 
     wait_until(lambda: not spare.messages.exists())
@@ -160,7 +160,7 @@ def test_a_read_only_spell_charges_no_attempt(stage: Stage, spare: Spare) -> Non
     spare.set_read_only("on")
     try:
         stage.let_on()
-        worker.wait_for_log("is away")
+        worker.wait_for_log("The database 'default'")
     finally:
         spare.set_read_only("off")
 
@@ -176,7 +176,7 @@ def test_a_read_only_spell_charges_no_attempt(stage: Stage, spare: Spare) -> Non
 def test_an_idle_worker_stops_while_the_database_is_away(stage: Stage, spare: Spare) -> None:
     worker = start(stage, spare)
     spare.halt("fast")
-    worker.wait_for_log("is away")
+    worker.wait_for_log("The database 'default'")
     began = time.monotonic()
 
     assert worker.stop() == 0
