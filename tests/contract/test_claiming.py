@@ -16,6 +16,7 @@ from django_outbox import outbox
 from django_outbox.models import OutboxMessage
 from django_outbox.store import messages as store
 from tests.support import (
+    PATIENCE,
     Gate,
     committed,
     drain,
@@ -27,6 +28,7 @@ from tests.support import (
     session,
     wait_for,
     wait_until,
+    worker,
 )
 
 pytestmark = [committed, pytest.mark.usefixtures("registry")]
@@ -108,12 +110,12 @@ def test_without_priorities_no_queue_waits_for_another_to_be_empty() -> None:
 def test_an_expired_lease_is_claimed_in_its_turn_and_not_after_all_others() -> None:
     # B19
     first = publish()
-    with session() as worker:
-        assert [row.id for row in claim(worker, limit=1)] == [first]
+    with session() as claimer:
+        assert [row.id for row in claim(claimer, limit=1)] == [first]
         publish_many(list(range(20)))
         expire_lease(first)
 
-        assert claim(worker, limit=5)[0].id == first
+        assert claim(claimer, limit=5)[0].id == first
 
 
 def test_a_queue_without_a_handler_is_left_alone() -> None:
@@ -171,11 +173,11 @@ def test_a_message_committed_late_is_delivered_though_later_ones_went_first() ->
 
 def test_a_claim_leases_under_a_fresh_token_until_the_ttl_is_over() -> None:
     first, second = publish_many([1, 2])
-    with session() as worker:
-        before = worker.execute("SELECT clock_timestamp()").fetchone()
-        claim(worker, limit=1, ttl=90)
-        claim(worker, limit=1, ttl=90)
-        after = worker.execute("SELECT clock_timestamp()").fetchone()
+    with session() as claimer:
+        before = claimer.execute("SELECT clock_timestamp()").fetchone()
+        claim(claimer, limit=1, ttl=90)
+        claim(claimer, limit=1, ttl=90)
+        after = claimer.execute("SELECT clock_timestamp()").fetchone()
 
     assert before is not None
     assert after is not None
@@ -316,13 +318,13 @@ def test_a_claim_leases_exactly_the_limit_under_any_plan(
     # B11
     publish_many(list(range(500)))
     publish_many(list(range(500)), queue="refunds")
-    with session() as worker:
+    with session() as claimer:
         if analyzed == "analyzed":
-            worker.execute("ANALYZE django_outbox_message")
+            claimer.execute("ANALYZE django_outbox_message")
         for name in switched_off:
-            worker.execute(f"SET enable_{name} = off")
-        claimed = claim(worker, "orders", "refunds", limit=10)
-        row = worker.execute(
+            claimer.execute(f"SET enable_{name} = off")
+        claimed = claim(claimer, "orders", "refunds", limit=10)
+        row = claimer.execute(
             "SELECT count(*) FROM django_outbox_message WHERE lease_token IS NOT NULL"
         ).fetchone()
 
@@ -342,6 +344,30 @@ def test_a_worker_handles_no_more_than_max_messages() -> None:
 
     assert sorted(handled) == ids[:3]
     assert not OutboxMessage.objects.exclude(deliveries_count=0).exists()
+
+
+def test_a_worker_that_has_reached_max_messages_finishes_them_and_ends() -> None:
+    gate = Gate()
+    handled: list[int] = []
+
+    @outbox.handler("orders")
+    def handle(message: outbox.Message[Any]) -> None:
+        gate.wait()
+        handled.append(message.id)
+
+    ids = publish_many(list(range(3)))
+    codes: list[int] = []
+    thread = threading.Thread(
+        target=lambda: codes.append(worker(max_messages=2, concurrency=2).run())
+    )
+    thread.start()
+    wait_for(gate.reached)
+    gate.opened.set()
+    thread.join(PATIENCE)
+
+    assert codes == [0]
+    assert sorted(handled) == ids[:2]
+    assert [row.id for row in OutboxMessage.objects.all()] == ids[2:]
 
 
 def test_draining_works_off_what_handlers_publish_meanwhile() -> None:
@@ -383,16 +409,16 @@ class Explained(psycopg.Cursor[Any]):
 
 def test_what_is_due_next_week_costs_a_claim_nothing() -> None:
     # K05
-    with session() as worker:
-        worker.execute(
+    with session() as claimer:
+        claimer.execute(
             "INSERT INTO django_outbox_message"
             " (queue, payload, headers, correlation_id, next_attempt_at)"
             " SELECT 'orders', 'x', '{}', '', now() + interval '1 week'"
             " FROM generate_series(1, 20000)"
         )
         publish_many(list(range(10)))
-        worker.execute("ANALYZE django_outbox_message")
-        cursor = Explained(worker)
+        claimer.execute("ANALYZE django_outbox_message")
+        cursor = Explained(claimer)
         store.claim(cursor, [store.Lane("orders", 60.0)], limit=100, worker_id="tester")
 
     plan = cursor.plan
