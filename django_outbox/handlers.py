@@ -66,11 +66,6 @@ class Handler:
         """Whether the function is a coroutine function, which a timeout can cancel."""
         return inspect.iscoroutinefunction(self.function)
 
-    @property
-    def limits_threads(self) -> bool:
-        """Whether a timeout is set that can only end the lease, not the function."""
-        return self.timeout is not None and not self.is_async
-
     def __call__(self, message: Message[Any]) -> list[OutboxResponse]:
         """Run the function, a coroutine too, and return what it wants published."""
         result = self.function(message)
@@ -86,11 +81,24 @@ async def _await_within(awaitable: Awaitable[Any], timeout: float | None) -> Any
 
 def _responses(result: Any) -> list[OutboxResponse]:
     """Pick the responses out of what a handler returned; any other value means nothing."""
-    results = list(result) if isinstance(result, list | tuple) else [result]
-    responses = [item for item in results if isinstance(item, OutboxResponse)]
-    if responses and len(responses) < len(results):
-        raise TypeError("A list that a handler returns holds OutboxResponses and nothing else.")
-    return responses
+    if isinstance(result, OutboxResponse):
+        return [result]
+    if isinstance(result, list | tuple) and all(isinstance(r, OutboxResponse) for r in result):
+        return list(result)
+    if isinstance(result, Iterator) or _holds_response(result):
+        raise TypeError(
+            "A handler returns an OutboxResponse or a list of them, and nothing else beside or "
+            f"around them; this one returned a {type(result).__name__}."
+        )
+    return []
+
+
+def _holds_response(value: Any) -> bool:
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple | set | frozenset):
+        return isinstance(value, OutboxResponse)
+    return any(map(_holds_response, value))
 
 
 class Registry:

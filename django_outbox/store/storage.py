@@ -40,6 +40,9 @@ class Storage(Protocol):
     def on_commit(self, hook: Callable[[], None]) -> None:
         """Call `hook` when the open transaction has been committed."""
 
+    def awaits_commit(self, hook: Callable[[], None]) -> bool:
+        """Tell whether what `on_commit` was given is still to be called."""
+
     def insert(self, draft: Draft) -> int | None:
         """Store a draft; None if its timer is there already and stays as it is."""
 
@@ -89,6 +92,10 @@ class DjangoStorage:
 
     def on_commit(self, hook: Callable[[], None]) -> None:
         transaction.on_commit(hook, using=self.alias, robust=True)
+
+    def awaits_commit(self, hook: Callable[[], None]) -> bool:
+        # Django drops a hook with the savepoint or transaction that it was registered in.
+        return any(hook == pending for _, pending, *_ in connections[self.alias].run_on_commit)
 
     def insert(self, draft: Draft) -> int | None:
         with self._cursor() as cursor:

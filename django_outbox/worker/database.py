@@ -188,10 +188,17 @@ class Database:
             logger.warning(
                 "The database %r does not serve the worker, which tries again until it does: %s",
                 self.alias,
-                str(error).strip() or type(error).__name__,
+                summary(error),
                 extra={"event": "database_away"},
             )
 
     def _hold_off(self, seconds: float) -> None:
         self.retry_at = time.monotonic() + seconds
         self._is_away = True
+
+
+def summary(error: BaseException) -> str:
+    """Return what an error says without its details, which may quote a row."""
+    if isinstance(error, psycopg.Error) and error.diag.message_primary:
+        return error.diag.message_primary
+    return str(error).strip() or type(error).__name__

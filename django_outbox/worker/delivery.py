@@ -28,7 +28,6 @@ class Delivery:
 
     __slots__ = (
         "ack_committed",
-        "acked",
         "claimed",
         "claimed_at",
         "depth",
@@ -64,7 +63,6 @@ class Delivery:
         self.message: Message[Any] | None = None
         self.started_at: float | None = None
         self.ended_at: float | None = None
-        self.acked = False
         self.ack_committed = False
         self.timed_out = False
         self.settles_itself = handler.atomic
@@ -74,6 +72,11 @@ class Delivery:
     @property
     def lease(self) -> Lease:
         return self.claimed.lease
+
+    @property
+    def is_acked(self) -> bool:
+        """Whether an ack stands: committed, or in a transaction that is still open."""
+        return self.ack_committed or self.storage.awaits_commit(self._note_commit)
 
     @property
     def lease_ends_at(self) -> float:
@@ -121,11 +124,10 @@ class Delivery:
                 "one, return from the handler."
             )
         self.settles_itself = True
-        if not self.storage.complete(self.lease):
+        if not self.storage.complete(self.lease) and not self.is_acked:
             raise LeaseLost(
                 f"Message {self.claimed.id} is no longer leased by this delivery.", phase="ack"
             )
-        self.acked = True
         self.storage.on_commit(self._note_commit)
 
     def _note_commit(self) -> None:

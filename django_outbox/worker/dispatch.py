@@ -77,10 +77,11 @@ def _handle_atomically(delivery: Delivery, message: Message[Any]) -> Outcome:
     except BaseException as error:
         if not committed:
             raise
-        logger.exception(
-            "Message %s is done, but an on_commit hook of its handler raised",
+        logger.error(
+            "Message %s is done, but an on_commit hook of its handler raised a %s",
             delivery.claimed.id,
-            exc_info=error,
+            type(error).__name__,
+            exc_info=failures.to_log(error),
         )
     return Done(settled=True)
 
@@ -119,7 +120,7 @@ def _publish_and_settle(delivery: Delivery, responses: list[OutboxResponse]) -> 
 
 def _settle_here(delivery: Delivery, responses: list[OutboxResponse]) -> None:
     """Remove the message in the open transaction, and publish what its handler returned."""
-    if not delivery.storage.complete(delivery.lease) and not delivery.acked:
+    if not delivery.storage.complete(delivery.lease) and not delivery.is_acked:
         raise _lost(delivery)
     for response in responses:
         publish_response(response, using=delivery.storage.alias)
@@ -164,8 +165,13 @@ def _delay(delivery: Delivery, error: BaseException) -> float | None:
             exception=error,
             max_attempts=limit,
         )
-    except BaseException:
-        logger.exception("The retry strategy of %s failed; burying", delivery.handler.name)
+    except BaseException as failure:
+        logger.error(
+            "The retry strategy of %s raised a %s; burying",
+            delivery.handler.name,
+            type(failure).__name__,
+            exc_info=failures.to_log(failure),
+        )
         return None
 
 

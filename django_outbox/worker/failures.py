@@ -12,6 +12,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import TypeAlias
 
 from ..conf import settings
 
@@ -20,6 +21,7 @@ logger = logging.getLogger("django_outbox")
 PACKAGE = Path(__file__).parent.parent
 MAX_CHARACTERS = 8192
 _HEADLINE = 2000
+ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None]
 _CUT = "\n… cut …\n"
 
 
@@ -45,6 +47,16 @@ def describe(exception: BaseException) -> Failure:
         text=_render(exception, name),
         origin=_origin(exception),
     )
+
+
+def to_log(exception: BaseException | None) -> ExcInfo | None:
+    """Return what logging takes as `exc_info`: the traceback from the handler on.
+
+    None where a renderer is set: the traceback may hold what it is to keep out.
+    """
+    if exception is None or settings.exception_renderer is not None:
+        return None
+    return type(exception), exception, _from_handler(exception)
 
 
 def fingerprint(queue: str, reason: str, failure: Failure | None) -> str:
@@ -76,11 +88,11 @@ def _headline_and_traceback(exception: BaseException, name: str) -> str:
     except BaseException:
         message = "<its text cannot be shown>"
     headline = f"{name}: {message}"[:_HEADLINE] if message else name
-    lines = traceback.format_exception(type(exception), exception, from_handler(exception))
+    lines = traceback.format_exception(type(exception), exception, _from_handler(exception))
     return f"{headline}\n\n{''.join(lines)}"
 
 
-def from_handler(exception: BaseException) -> TracebackType | None:
+def _from_handler(exception: BaseException) -> TracebackType | None:
     """Return the traceback from the handler on; how it was called says nothing about the error."""
     frame = exception.__traceback__
     while frame is not None and Path(frame.tb_frame.f_code.co_filename).is_relative_to(PACKAGE):

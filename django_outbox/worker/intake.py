@@ -43,7 +43,9 @@ class Intake:
         self._window = ClaimWindow(handlers, strict=options.strict)
         self._claim_at = 0.0
         self._poll_at = 0.0
-        self._has_swept = False
+        self._sweep_by = NEVER
+        self._is_caught_up = False
+        self._has_just_claimed = False
         self._news_at = 0.0
         self._claimed = 0
         self._is_closed = False
@@ -86,7 +88,7 @@ class Intake:
         now = time.monotonic()
         if now < self._claim_at or not (limit := self._room()):
             return []
-        sweep = idle or now >= self._window.next_sweep
+        sweep = idle or now >= min(self._window.next_sweep, self._sweep_by)
         claimed = self._database.call(
             store.claim,
             self._window.lanes(sweep=sweep),
@@ -95,6 +97,7 @@ class Intake:
         )
         if sweep:
             self._window.swept(began=now)
+            self._sweep_by = NEVER
         self._window.advance(claimed)
         self._claimed += len(claimed)
         self._note_what_is_left(full=len(claimed) == limit, swept=sweep)
@@ -103,30 +106,39 @@ class Intake:
     def look_ahead(self) -> None:
         """Learn when the next message is due: after the last sweep, and once a poll."""
         now = time.monotonic()
-        if not self.is_exhausted or now < self._poll_at or not self._looks_ahead:
+        if not self._is_caught_up or now < self._poll_at or not self._looks_ahead:
             return
-        # Right after a sweep, what is overdue is locked; only what is to come is of interest.
-        overdue, self._has_swept = not self._has_swept, False
+        # Right after a claim, what is overdue is locked; only what is to come is of interest.
+        overdue, self._has_just_claimed = not self._has_just_claimed, False
         seconds = self._database.call(store.soonest, self._queues, overdue=overdue)
         self._poll_at = now + settings.poll_interval
         if seconds is not None and seconds < settings.poll_interval:
-            self._claim_at = time.monotonic() + max(0.0, seconds)
+            self._claim_at = min(self._claim_at, time.monotonic() + max(0.0, seconds))
+            self._sweep_by = min(self._sweep_by, self._claim_at) if overdue else self._sweep_by
 
     def wake_at(self) -> float:
         """Return the `time.monotonic()` at which to claim or to look."""
-        if not self.is_exhausted:
-            return self._claim_at if self._room() else NEVER
-        return self._poll_at if self._looks_ahead else NEVER
+        moments = [self._claim_at if self._room() else NEVER]
+        if self._is_caught_up and self._looks_ahead:
+            moments.append(self._poll_at)
+        return min(moments)
 
     def _note_what_is_left(self, *, full: bool, swept: bool) -> None:
+        """Decide when to claim next; a claim that was not full has caught up with its window."""
+        self._is_caught_up = not full
         if full:
             self._claim_at = 0.0
-        elif swept:
+            return
+        self._poll_at = 0.0
+        self._has_just_claimed = True
+        if swept:
             self._claim_at = NEVER
-            self._poll_at = 0.0
-            self._has_swept = True
         else:
-            self._claim_at = self._window.next_sweep
+            # There is capacity to spare, so what lies behind the window need not wait until a
+            # sweep is cheap.
+            next_poll = time.monotonic() + settings.poll_interval
+            self._sweep_by = min(self._sweep_by, self._window.next_sweep, next_poll)
+            self._claim_at = self._sweep_by
 
     def _room(self) -> int:
         """Return how many messages to claim now; 0 while it is not worth a statement."""

@@ -25,6 +25,9 @@ MAX_ROWS = 1000
 HAND_BACK_AFTER = 5.0
 """Seconds that a claimed message waits for a thread before it is handed back."""
 
+CANCELLATION_GRACE = 1.0
+"""Seconds that an async handler gets to end after its timeout has cancelled it."""
+
 
 class Leases:
     """The deliveries in hand, and their leases."""
@@ -58,7 +61,7 @@ class Leases:
         """Hold the lease of a message that has just been claimed."""
         self._held[delivery] = None
         self._next_renewal = min(self._next_renewal, delivery.renew_at)
-        self._has_timeouts |= delivery.handler.limits_threads
+        self._has_timeouts |= delivery.handler.timeout is not None
 
     def drop(self, deliveries: Iterable[Delivery]) -> None:
         """Hold these no longer; they are settled or lost."""
@@ -147,8 +150,12 @@ def _renewal_due(delivery: Delivery) -> float:
 
 
 def _times_out_at(delivery: Delivery) -> float:
-    """Return when a running synchronous handler is past its timeout, if that is still to come."""
-    started = delivery.started_at
-    if started is None or delivery.timed_out or not delivery.handler.limits_threads:
+    """Return when a running handler is past its timeout, if that is still to come.
+
+    An async one has been cancelled by then, and has a moment to end; one that cannot be cancelled
+    is treated as a thread is.
+    """
+    started, timeout = delivery.started_at, delivery.handler.timeout
+    if started is None or timeout is None or delivery.timed_out:
         return NEVER
-    return started + (delivery.handler.timeout or NEVER)
+    return started + timeout + (CANCELLATION_GRACE if delivery.handler.is_async else 0.0)

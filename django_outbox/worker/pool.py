@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from ..messages import Outcome, Release, is_settled
-from . import sessions
+from . import failures, sessions
 from .delivery import Delivery
 
 logger = logging.getLogger("django_outbox")
@@ -150,14 +150,19 @@ class Pool:
             return self._run(delivery)
         except BaseException as error:
             # Not the handler's doing, whose exceptions are outcomes; the thread must live on.
-            logger.exception("Message %s could not be delivered", delivery.claimed.id)
+            logger.error(
+                "Message %s could not be delivered: %s",
+                delivery.claimed.id,
+                type(error).__name__,
+                exc_info=failures.to_log(error),
+            )
             return Release(refund=False, delay=PAUSE_AFTER_FAULT, exception=error)
 
     def _do(self, job: Job) -> None:
         try:
             job()
-        except BaseException:
-            logger.exception("A job of the worker failed")
+        except BaseException as error:
+            logger.error("A job of the worker failed", exc_info=failures.to_log(error))
         self._tidy()
         del self._open_jobs[job]
         self._wake()

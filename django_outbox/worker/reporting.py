@@ -13,10 +13,9 @@ from typing import Any
 from django.dispatch import Signal
 
 from .. import signals
-from ..conf import settings
 from ..messages import Again, Bury, Done, Lost, Outcome, Release
+from . import failures
 from .delivery import Delivery
-from .failures import from_handler
 
 logger = logging.getLogger("django_outbox")
 
@@ -96,14 +95,12 @@ class Reporter:
         )
 
     def _buried(self, delivery: Delivery, outcome: Bury) -> None:
-        # With a renderer set, the traceback may hold what it was to keep out.
-        shown = None if settings.exception_renderer else _traceback(outcome.exception)
         logger.error(
             "Buried %s as %s: %s",
             _name(delivery),
             outcome.reason,
             _headline(outcome.error),
-            exc_info=shown,
+            exc_info=failures.to_log(outcome.exception),
             extra={"event": "message_buried", "reason": outcome.reason, **self._extra(delivery)},
         )
         self._send(
@@ -149,10 +146,3 @@ def _name(delivery: Delivery) -> str:
 
 def _headline(error: str | None) -> str:
     return "" if not error else error.partition("\n")[0]
-
-
-def _traceback(exception: BaseException | None) -> Any:
-    """Return what logging takes as `exc_info`: the traceback from the handler on."""
-    if exception is None:
-        return None
-    return type(exception), exception, from_handler(exception)

@@ -19,6 +19,7 @@ from django.db import Error as DjangoError
 from django.db import InterfaceError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import TransactionStatus
+from psycopg.sql import Composable
 
 from ..errors import TransactionLeftOpen
 
@@ -28,7 +29,7 @@ _GONE_CLASSES = frozenset({"08"})
 
 _SESSION_STATE = re.compile(
     r"(?:^|;)\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*"
-    r"(?:SET\s+(?!LOCAL\b|CONSTRAINTS\b|TRANSACTION\b)|RESET\b|LISTEN\b|PREPARE\b|DECLARE\b"
+    r"(?:SET\s+(?!LOCAL\b|CONSTRAINTS\b|TRANSACTION\b)|RESET\b|LISTEN\b|PREPARE\b|DO\b|CALL\b"
     r"|CREATE\s+(?:LOCAL\s+|GLOBAL\s+)?TEMP)"
     r"|\bset_config\s*\(|\bpg_(?:try_)?advisory_lock",
     re.IGNORECASE | re.DOTALL,
@@ -44,9 +45,19 @@ class SessionStateWatcher:
     def __call__(
         self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any
     ) -> Any:
-        if not self.touched and isinstance(sql, str) and _SESSION_STATE.search(sql):
+        if not self.touched and _SESSION_STATE.search(_text(sql, context["connection"])):
             self.touched = True
         return execute(sql, params, many, context)
+
+
+def _text(sql: Any, connection: BaseDatabaseWrapper) -> str:
+    if isinstance(sql, str):
+        return sql
+    if isinstance(sql, bytes):
+        return sql.decode(errors="replace")
+    if isinstance(sql, Composable):
+        return sql.as_string(connection.connection)
+    return ""
 
 
 def watch(connection: BaseDatabaseWrapper, **kwargs: Any) -> None:

@@ -17,7 +17,7 @@ import psycopg
 from ..conf import settings
 from ..messages import Again, Bury, Done, Lost, Outcome, Release, is_settled
 from ..store import messages as store
-from .database import LOCKED_PAUSE, Database, DatabaseAway, RowsLocked
+from .database import LOCKED_PAUSE, Database, DatabaseAway, RowsLocked, summary
 from .delivery import Delivery
 from .reporting import Reporter
 
@@ -161,7 +161,7 @@ class Settler:
             _phase(outcome),
             delivery.claimed.id,
             "its lease runs out" if is_hopeless else "it is tried again",
-            error,
+            summary(error),
             extra={"event": "settlement_refused", "phase": _phase(outcome)},
         )
         if is_hopeless:

@@ -19,6 +19,7 @@ from django.db import connections
 from ... import names
 from ...handlers import Handler, registry
 from ...worker import reloading
+from ...worker.database import summary
 from ...worker.loop import Options, Worker
 from ..base import OutboxCommand, log_to_stderr, number
 
@@ -137,7 +138,7 @@ class Command(OutboxCommand):
             return worker.run()
         except psycopg.Error as error:
             raise CommandError(
-                f"The database refused a statement of the worker: {error}. Look at the "
+                f"The database refused a statement of the worker: {summary(error)}. Look at the "
                 "privileges of its user, and whether the migrations are those of this version."
             ) from error
 
