@@ -217,6 +217,26 @@ def test_an_async_handler_acks_in_a_block_of_its_thread() -> None:
     assert not OutboxMessage.objects.exists()
 
 
+def test_after_an_ack_that_was_rolled_back_a_lost_lease_publishes_no_response() -> None:
+    @outbox.handler("orders")
+    def handle(message: outbox.Message[Any]) -> outbox.OutboxResponse:
+        try:
+            with transaction.atomic():
+                message.ack()
+                Order.objects.create(name="too long" * 100)
+        except DataError:
+            pass
+        steal(message.id)
+        return outbox.OutboxResponse(1, queue="invoices")
+
+    id_ = publish()
+    with received(signals.lease_lost) as lost:
+        drain("orders")
+
+    assert [row.id for row in OutboxMessage.objects.all()] == [id_]
+    assert len(lost) == 1
+
+
 def test_a_session_lost_after_an_ack_changes_nothing() -> None:
     @outbox.handler("orders")
     def handle(message: outbox.Message[Any]) -> None:

@@ -216,3 +216,22 @@ def test_an_error_of_the_database_that_is_not_caught_is_a_failed_attempt() -> No
 
     assert len(seen) == 1
     assert message_row(id_).attempts_count == 1
+
+
+def test_an_ack_that_was_rolled_back_is_no_proof_of_the_lease() -> None:
+    @outbox.handler("orders", atomic=True)
+    def handle(message: outbox.Message[Any]) -> None:
+        try:
+            with transaction.atomic():
+                message.ack()
+                Order.objects.create(name="too long" * 100)
+        except DataError:
+            pass
+        steal(message.id)
+        Order.objects.create(name="booked")
+
+    id_ = publish()
+    drain()
+
+    assert not Order.objects.exists()
+    assert message_row(id_).leased_by == "thief"

@@ -327,6 +327,26 @@ def test_a_letter_that_cannot_be_inserted_leaves_the_message_where_it_is(
     assert letter_of(id_).failure_reason == "retry_terminal"
 
 
+def test_a_settlement_that_the_database_refuses_logs_no_row(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # L03: the detail of a violated constraint quotes the row
+    outbox.handler("orders", retry=outbox.NoRetry())(fail)
+    publish("SECRET-XYZ", headers={"authorization": "SECRET-ABC"})
+    with session() as other:
+        other.execute(
+            "ALTER TABLE django_outbox_dead_letter ADD CONSTRAINT none CHECK (queue <> 'orders')"
+        )
+        try:
+            drain(exit_code=1)
+        finally:
+            other.execute("ALTER TABLE django_outbox_dead_letter DROP CONSTRAINT none")
+
+    assert "refused" in caplog.text
+    assert "SECRET" not in caplog.text
+    assert b"SECRET".hex() not in caplog.text
+
+
 def test_a_dead_letter_stays_as_it_is() -> None:
     # C09
     outbox.handler("orders", retry=outbox.NoRetry())(fail)

@@ -349,6 +349,19 @@ class NotANumber:
         return float("nan")
 
 
+def test_a_broken_strategy_does_not_log_what_the_renderer_keeps_out(
+    settings: LazySettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.OUTBOX = {"EXCEPTION_RENDERER": class_only}
+    outbox.handler("orders", retry=Broken())(raising(ValueError("SECRET-XYZ")))
+    id_ = publish()
+
+    drain()
+
+    assert letter_of(id_).last_exception == "ValueError"
+    assert "SECRET" not in caplog.text
+
+
 @pytest.mark.parametrize("strategy", [Broken(), Nonsense(), NotANumber()])
 def test_a_strategy_that_raises_or_answers_nonsense_buries(
     strategy: Any, caplog: pytest.LogCaptureFixture
