@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -92,8 +94,9 @@ class WorkerProcess:
         return self.wait()
 
     def kill(self) -> None:
-        """End the process if it still runs."""
-        self._process.kill()
+        """End the process, and a child that reloading has started, if they still run."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
         self._reader.join(PATIENCE)
         assert self._process.stderr is not None
