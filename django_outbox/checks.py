@@ -3,20 +3,24 @@
 E001  `OUTBOX` is not a dict
 E002  an unknown setting
 E003  a bad value
+E004  a handler whose message type cannot be resolved
 W001  the database looks pooled, so LISTEN would not work on it
+W002  a handler that `max_deliveries` ends before its strategy does
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from django.apps.config import AppConfig
 from django.conf import settings as django_settings
 from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
 
 from . import conf
+from .handlers import Handler, LateDecoder, registry
 
 
 @checks.register()
@@ -62,6 +66,30 @@ def check_listening(
         if database.get("DISABLE_SERVER_SIDE_CURSORS")
         and "postgresql" in database.get("ENGINE", "")
     ]
+
+
+@checks.register()
+def check_handlers(
+    app_configs: Sequence[AppConfig] | None, **kwargs: Any
+) -> list[checks.CheckMessage]:
+    """Report handlers that cannot decode, or retry less often than their strategy says."""
+    return [message for handler in registry.handlers() for message in _check_handler(handler)]
+
+
+def _check_handler(handler: Handler) -> Iterator[checks.CheckMessage]:
+    if isinstance(handler.decode, LateDecoder):
+        try:
+            handler.decode.decode  # noqa: B018 - resolving it is the check
+        except ImproperlyConfigured as error:
+            yield checks.Error(str(error), id="django_outbox.E004")
+    attempts = getattr(handler.retry, "max_attempts", None)
+    if attempts is not None and attempts > handler.max_deliveries:
+        yield checks.Warning(
+            f"{handler.name} may make {attempts} attempts, but max_deliveries="
+            f"{handler.max_deliveries} buries its messages before.",
+            hint="Every attempt is a delivery: raise max_deliveries above max_attempts.",
+            id="django_outbox.W002",
+        )
 
 
 def _hint(name: str) -> str:

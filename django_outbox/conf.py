@@ -67,6 +67,11 @@ class Settings:
             renderer = import_string(renderer)
         return None if renderer is None else renderer
 
+    @property
+    def renders_exceptions(self) -> bool:
+        """Whether a renderer is set, be it one that can be imported or not."""
+        return _get("EXCEPTION_RENDERER") is not None
+
 
 settings = Settings()
 
@@ -114,8 +119,8 @@ def _renderer(value: object) -> str | None:
     if isinstance(value, str):
         try:
             value = import_string(value)
-        except ImportError as error:
-            return f"cannot be imported ({error})"
+        except Exception as error:
+            return f"cannot be imported ({type(error).__name__}: {error})"
     if value is None or callable(value):
         return None
     return "must be None, a callable, or the dotted path of one"

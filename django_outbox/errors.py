@@ -4,6 +4,8 @@ All derive from `OutboxError`; those about a bad value also from `ValueError`, s
 validates input need not know this package.
 """
 
+from django.db.transaction import TransactionManagementError
+
 
 class OutboxError(Exception):
     """The base of all errors of this package."""
@@ -29,14 +31,12 @@ class InvalidPayload(OutboxError, ValueError):
     """A stored payload cannot be decoded, or does not fit the type the handler asks for."""
 
 
+class TransactionRequired(OutboxError, TransactionManagementError):
+    """Publishing outside a transaction; the setting `REQUIRE_ATOMIC` allows it."""
+
+
 class LeaseLost(OutboxError):
     """Another worker holds the message by now, or it is gone; this delivery must not count."""
-
-    phase: str
-
-    def __init__(self, *args: object, phase: str = "complete") -> None:
-        super().__init__(*args)
-        self.phase = phase
 
 
 class TransactionLeftOpen(OutboxError):

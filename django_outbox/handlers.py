@@ -22,6 +22,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 MAX_DELIVERIES = 20
 LEASE_TTL = 60.0
+SHORTEST_LEASE = 0.1
+"""Seconds; a lease shorter than a few round trips is lost before it can be renewed."""
 
 
 class Retry(OutboxError):
@@ -121,6 +123,10 @@ class Registry:
         """Return the queue's handler, or None."""
         return self._by_queue.get(queue)
 
+    def handlers(self) -> list[Handler]:
+        """Return each handler once, however many queues it serves."""
+        return list({id(handler): handler for handler in self._by_queue.values()}.values())
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_queue)
 
@@ -208,15 +214,17 @@ def _check_options(
         )
     if not isinstance(atomic, bool):
         raise ImproperlyConfigured(f"atomic must be True or False; it is {atomic!r}.")
-    _check_seconds("lease_ttl", lease_ttl)
+    _check_seconds("lease_ttl", lease_ttl, least=SHORTEST_LEASE)
     if timeout is not None:
         _check_seconds("timeout", timeout)
 
 
-def _check_seconds(name: str, value: object) -> None:
+def _check_seconds(name: str, value: object, *, least: float = 0.001) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value <= retries.FOREVER:  # type: ignore[operator]
-        raise ImproperlyConfigured(f"{name} must be a positive number of seconds; it is {value!r}.")
+    if not is_number or not least <= value <= retries.FOREVER:  # type: ignore[operator]
+        raise ImproperlyConfigured(
+            f"{name} must be a number of seconds, {least:g} at the least; it is {value!r}."
+        )
 
 
 def _check_function(function: Callable[..., Any]) -> None:
@@ -233,29 +241,35 @@ def _decoder_for(function: Callable[..., Any]) -> Callable[[bytes, str], Any]:
     """Return how to decode the payload for a function whose parameter says `Message[T]`."""
     try:
         target = _payload_type(function)
-    except NameError:
-        # T is defined further down in its module, or only for the type checker; by the first
-        # message it is there or it is a mistake.
-        return _LateDecoder(function)
+    except _UNRESOLVED:
+        # T is defined further down in its module, or only for the type checker. The system check
+        # tries again when everything is imported.
+        return LateDecoder(function)
     return _decoder_to(target, function)
 
 
-class _LateDecoder:
+_UNRESOLVED = (NameError, AttributeError, TypeError)
+
+
+class LateDecoder:
+    """A decoder to a type that cannot be resolved yet."""
+
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
     @functools.cached_property
-    def _decode(self) -> Callable[[bytes, str], Any]:
+    def decode(self) -> Callable[[bytes, str], Any]:
+        """The decoder itself; raises `ImproperlyConfigured` if the type cannot be resolved."""
         try:
             return _decoder_to(_payload_type(self._function), self._function)
-        except NameError as error:
+        except _UNRESOLVED as error:
             raise ImproperlyConfigured(
                 f"The type of {_name_of(self._function)}'s message cannot be resolved: {error}. "
                 "Import it at run time, not only under TYPE_CHECKING."
             ) from error
 
     def __call__(self, body: bytes, content_type: str) -> Any:
-        return self._decode(body, content_type)
+        return self.decode(body, content_type)
 
 
 def _payload_type(function: Callable[..., Any]) -> Any:

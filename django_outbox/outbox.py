@@ -12,6 +12,7 @@ from .errors import (
     PayloadTooLarge,
     ReservedName,
     TransactionLeftOpen,
+    TransactionRequired,
 )
 from .handlers import Reject, Retry, handler
 from .messages import Message, OutboxResponse, ReplayResult, TimerConflict
@@ -48,6 +49,7 @@ __all__ = [
     "RetryStrategy",
     "TimerConflict",
     "TransactionLeftOpen",
+    "TransactionRequired",
     "acancel_timer",
     "apublish",
     "apublish_many",

@@ -14,11 +14,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import router
-from django.db.transaction import TransactionManagementError
 
 from . import names
 from .conf import settings
 from .drafts import DraftOptions, build_draft, check_timer, checked_headers
+from .errors import TransactionRequired
 from .messages import Draft, OutboxResponse, Seconds, TimerConflict
 from .store.storage import Storage, storage_for
 
@@ -26,15 +26,14 @@ ROWS_PER_STATEMENT = 10_000
 BYTES_PER_STATEMENT = 64 * 1024 * 1024
 """A statement is also ended early by its size, far below what PostgreSQL takes at once (1 GB)."""
 
-_NEEDS_TRANSACTION = "Publishing needs an open transaction"
 _NOT_ATOMIC = (
-    f"{_NEEDS_TRANSACTION}: the message must commit or vanish with the data it speaks of. "
-    "Publish inside transaction.atomic() on the database ALIAS. A signal receiver "
+    "Publishing needs an open transaction: the message must commit or vanish with the data it "
+    "speaks of. Publish inside transaction.atomic() on the database ALIAS. A signal receiver "
     "may run after the block of its sender has closed: open one block around both, or set "
     "ATOMIC_REQUESTS. OUTBOX['REQUIRE_ATOMIC'] = False allows publishing in autocommit."
 )
 _ASYNC_NOT_ATOMIC = (
-    f"{_NEEDS_TRANSACTION}, and Django cannot open one in async code. Put the "
+    "Publishing needs an open transaction, and Django cannot open one in async code. Put the "
     "business write and outbox.publish() into a synchronous function that uses "
     "transaction.atomic(), and await sync_to_async(that_function)(). "
     "OUTBOX['REQUIRE_ATOMIC'] = False allows publishing in autocommit."
@@ -56,10 +55,8 @@ def _awaitable(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
     async def twin(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return await sync_to_async(function)(*args, **kwargs)
-        except TransactionManagementError as error:
-            if str(error).startswith(_NEEDS_TRANSACTION):
-                raise TransactionManagementError(_ASYNC_NOT_ATOMIC) from None
-            raise
+        except TransactionRequired:
+            raise TransactionRequired(_ASYNC_NOT_ATOMIC) from None
 
     twin.__name__ = twin.__qualname__ = f"a{function.__name__}"
     return twin
@@ -87,9 +84,9 @@ def publish(
     at most one live message per queue and id, and the answer is None when the one that is there
     was left as it is.
 
-    Raises `TransactionManagementError` outside `transaction.atomic()`, and before any SQL
-    `InvalidName`, `ReservedName`, `PayloadError`, `PayloadTooLarge`, `ValueError` or `TypeError`
-    for a bad argument.
+    Raises `TransactionRequired`, a `TransactionManagementError`, outside `transaction.atomic()`,
+    and before any SQL `InvalidName`, `ReservedName`, `PayloadError`, `PayloadTooLarge`,
+    `ValueError` or `TypeError` for a bad argument.
     """
     draft = build_draft(
         payload,
@@ -131,6 +128,11 @@ def publish_many(
         expires_in=expires_in,
         max_attempts=max_attempts,
     )
+    if isinstance(payloads, str | bytes | bytearray | Mapping):
+        raise TypeError(
+            f"publish_many() takes an iterable of payloads; this is one {type(payloads).__name__}. "
+            "Use publish() for it, or put it into a list."
+        )
     drafts = [options.draft(payload) for payload in payloads]
     storage = _transaction(using)
     return [id_ for chunk in _chunks(drafts) for id_ in storage.insert_many(chunk)]
@@ -265,7 +267,7 @@ def _transaction(using: str | None) -> Storage:
     """Return the storage to publish to, which must have a transaction open."""
     storage = storage_for(using or default_alias())
     if settings.require_atomic and not storage.depth:
-        raise TransactionManagementError(_NOT_ATOMIC.replace("ALIAS", repr(storage.alias)))
+        raise TransactionRequired(_NOT_ATOMIC.replace("ALIAS", repr(storage.alias)))
     return storage
 
 

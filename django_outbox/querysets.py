@@ -57,6 +57,11 @@ class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
                 discarded += store.discard(cursor, ids)
         return discarded
 
+    # No template may change anything by naming them.
+    replay.alters_data = True  # type: ignore[attr-defined]
+    replay_in_batches.alters_data = True  # type: ignore[attr-defined]
+    discard.alters_data = True  # type: ignore[attr-defined]
+
     def _batches(self) -> Iterator[list[int]]:
         """Yield the ids in batches, in the order of the ids, each batch read when it is due."""
         if self.query.is_sliced:

@@ -84,6 +84,7 @@ class Migration(migrations.Migration):
         PostgresSQL(
             MESSAGES,
             "DROP TABLE django_outbox_message",
+            hints={"model_name": "outboxmessage"},
             state_operations=[
                 migrations.CreateModel(
                     name="OutboxMessage",
@@ -158,6 +159,7 @@ class Migration(migrations.Migration):
         PostgresSQL(
             DEAD_LETTERS,
             "DROP TABLE django_outbox_dead_letter",
+            hints={"model_name": "deadletter"},
             state_operations=[
                 migrations.CreateModel(
                     name="DeadLetter",

@@ -4,13 +4,15 @@ A message is inserted, claimed under a fresh token, and then settled by whoever 
 every terminal write matches `id AND lease_token`. Moments are read from `clock_timestamp()`, since
 `now()` stands still inside the transactions of callers; it is wrapped in a sub-select so that the
 planner may treat it as one value and use it to bound an index scan. Differences of moments are
-taken as numbers: a row may hold `infinity`, which an interval could not before PostgreSQL 17.
+taken as numbers: a row may hold `infinity`, which an interval could not before PostgreSQL 17. And
+durations come as seconds: an interval of days would follow the session's time zone through DST.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
@@ -23,10 +25,13 @@ WITH stored AS (
         (queue, payload, headers, correlation_id, max_attempts, next_attempt_at, expires_at)
     SELECT
         %(queue)s, %(body)s, %(headers)s::jsonb, %(correlation_id)s, %(max_attempts)s::integer,
-        deadline.at, deadline.at + %(expires_in)s::interval
+        deadline.at, deadline.at + %(expires_in)s::float8 * interval '1 second'
     FROM (
         SELECT LEAST(
-            COALESCE(%(activate_at)s::timestamptz, clock_timestamp() + %(activate_in)s::interval),
+            COALESCE(
+                %(activate_at)s::timestamptz,
+                clock_timestamp() + %(activate_in)s * interval '1 second'
+            ),
             '9999-12-31 23:59:59.999999Z'
         ) AS at
     ) AS deadline
@@ -47,10 +52,14 @@ WITH stored AS (
          next_attempt_at, expires_at)
     SELECT
         %(queue)s, %(body)s, %(headers)s::jsonb, %(correlation_id)s, %(timer_id)s,
-        %(max_attempts)s::integer, deadline.at, deadline.at + %(expires_in)s::interval
+        %(max_attempts)s::integer,
+        deadline.at, deadline.at + %(expires_in)s::float8 * interval '1 second'
     FROM (
         SELECT LEAST(
-            COALESCE(%(activate_at)s::timestamptz, clock_timestamp() + %(activate_in)s::interval),
+            COALESCE(
+                %(activate_at)s::timestamptz,
+                clock_timestamp() + %(activate_in)s * interval '1 second'
+            ),
             '9999-12-31 23:59:59.999999Z'
         ) AS at
     ) AS deadline
@@ -71,7 +80,10 @@ FROM stored
 MOVE_TIMER = """
 WITH deadline AS MATERIALIZED (
     SELECT LEAST(
-        COALESCE(%(activate_at)s::timestamptz, clock_timestamp() + %(activate_in)s::interval),
+        COALESCE(
+                %(activate_at)s::timestamptz,
+                clock_timestamp() + %(activate_in)s * interval '1 second'
+            ),
         '9999-12-31 23:59:59.999999Z'
     ) AS at
 ),
@@ -81,7 +93,8 @@ stored AS (
          next_attempt_at, expires_at)
     SELECT
         %(queue)s, %(body)s, %(headers)s::jsonb, %(correlation_id)s, %(timer_id)s,
-        %(max_attempts)s::integer, deadline.at, deadline.at + %(expires_in)s::interval
+        %(max_attempts)s::integer,
+        deadline.at, deadline.at + %(expires_in)s::float8 * interval '1 second'
     FROM deadline
     ON CONFLICT (queue, timer_id) WHERE timer_id IS NOT NULL DO UPDATE SET
         (payload, headers, correlation_id, max_attempts, next_attempt_at, expires_at,
@@ -125,10 +138,14 @@ WITH stored AS (
         (queue, payload, headers, correlation_id, max_attempts, next_attempt_at, expires_at)
     SELECT
         %(queue)s, draft.body, draft.headers::jsonb, draft.correlation_id,
-        %(max_attempts)s::integer, deadline.at, deadline.at + %(expires_in)s::interval
+        %(max_attempts)s::integer,
+        deadline.at, deadline.at + %(expires_in)s::float8 * interval '1 second'
     FROM (
         SELECT LEAST(
-            COALESCE(%(activate_at)s::timestamptz, clock_timestamp() + %(activate_in)s::interval),
+            COALESCE(
+                %(activate_at)s::timestamptz,
+                clock_timestamp() + %(activate_in)s * interval '1 second'
+            ),
             '9999-12-31 23:59:59.999999Z'
         ) AS at
     ) AS deadline
@@ -408,8 +425,8 @@ def insert(cursor: Cursor, draft: Draft, *, notify: bool) -> int | None:
         "timer_id": draft.timer_id,
         "max_attempts": draft.max_attempts,
         "activate_at": draft.activate_at,
-        "activate_in": draft.activate_in,
-        "expires_in": draft.expires_in,
+        "activate_in": draft.activate_in.total_seconds(),
+        "expires_in": _seconds(draft.expires_in),
         "notify": notify,
     }
     if draft.timer_id is None:
@@ -431,8 +448,8 @@ def insert_many(cursor: Cursor, drafts: Sequence[Draft], *, notify: bool) -> lis
             "queue": common.queue,
             "max_attempts": common.max_attempts,
             "activate_at": common.activate_at,
-            "activate_in": common.activate_in,
-            "expires_in": common.expires_in,
+            "activate_in": common.activate_in.total_seconds(),
+            "expires_in": _seconds(common.expires_in),
             "bodies": [draft.body for draft in drafts],
             "headers": [json.dumps(draft.headers) for draft in drafts],
             "correlation_ids": [draft.correlation_id for draft in drafts],
@@ -580,6 +597,10 @@ def counts(cursor: Cursor) -> list[QueueCounts]:
     """Count the messages of every queue that has any, by state."""
     cursor.execute(COUNTS, {})
     return [QueueCounts(*row) for row in cursor.fetchall()]
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration.total_seconds()
 
 
 def _leases(leases: Iterable[Lease]) -> dict[str, list[int] | list[UUID]]:

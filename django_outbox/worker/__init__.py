@@ -1,8 +1,14 @@
 """The worker: one loop that talks to the queue tables, and threads that run the handlers.
 
-claim → dispatch → settle. The loop (`loop`) claims into free slots (`claiming`, `pacing`), threads
-(`pool`) run each delivery to one `Outcome` (`dispatch`), and the loop writes the outcomes in
-batches (`settling`), renews leases, and sleeps until something wakes it (`wakeup`).
+claim → dispatch → settle:
+
+- `loop` turns: it settles, renews, claims and sleeps. `claiming` says when, `pacing` how much and
+  `window` from where; `leases` keeps what is in hand.
+- `pool` has the threads. Each takes a `delivery` and runs it to one outcome (`dispatch`), on
+  connections that `sessions` keeps fit; `failures` makes exceptions storable.
+- `settling` writes the outcomes in batches, and `reporting` tells of them.
+- `database` is the loop's connection, `watchdog` gives up what does not answer, `listener` and
+  `wakeup` end the sleep.
 
 What holds at any moment:
 

@@ -1,11 +1,8 @@
-"""Where to claim from: the claim window over each queue, and the sweeps behind it.
+"""When and how much to claim: into the room there is, as soon as something is due.
 
-A scan from the start of a queue would walk over the rows in flight and over index entries that
-vacuum cannot remove yet. So a claim scans from where the last one ended; the store keeps that
-position ten seconds behind the clock at least, so that rows of slow transactions are still seen.
-What lies further back (leases that have run out, transactions slower still) is found by a sweep
-from the very beginning. Sweeps may take a twentieth of the time: an idle worker's every claim is
-one, and where they are costly there are fewer.
+Under load one claim follows the other. When a claim has found nothing more, the moment of the next
+due message is asked for, and the next claim comes then, at a notification, or when a look at the
+table, once a poll, finds something.
 """
 
 from __future__ import annotations
@@ -13,44 +10,153 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from ..conf import settings
 from ..handlers import Handler
 from ..messages import Claimed
-from ..store.messages import Lane
+from ..store import messages as store
+from .database import Database
+from .moments import NEVER
+from .options import Options
+from .pacing import Pace
+from .pool import Pool
+from .window import ClaimWindow
 
-SWEEP_SHARE = 0.05
+COALESCE = 0.01
+"""Seconds within which notifications are one wake-up."""
 
 
-class ClaimWindow:
-    """The lanes of a worker's queues: in the order given if `strict`, else each first in turn."""
+class Claims:
+    """The claims of one worker.
 
-    def __init__(self, handlers: Mapping[str, Handler], *, strict: bool) -> None:
-        self._lanes = {queue: Lane(queue, handler.lease_ttl) for queue, handler in handlers.items()}
-        self._order = list(handlers)
-        self._strict = strict
-        self._next_sweep = 0.0
+    `claim_at` is the `time.monotonic()` from which to claim, if there is room; `NEVER` while
+    nothing is known to be due.
+    """
+
+    def __init__(
+        self, handlers: Mapping[str, Handler], options: Options, database: Database, pool: Pool
+    ) -> None:
+        self.pace = Pace()
+        self._options = options
+        self._database = database
+        self._pool = pool
+        self._queues = list(handlers)
+        self._window = ClaimWindow(handlers, strict=options.strict)
+        self._claim_at = 0.0
+        self._poll_at = 0.0
+        self._sweep_by = NEVER
+        self._is_caught_up = False
+        self._has_just_claimed = False
+        self._news_at = 0.0
+        self._claimed = 0
+        self._is_closed = False
 
     @property
-    def next_sweep(self) -> float:
-        """The `time.monotonic()` from which a sweep is affordable again."""
-        return self._next_sweep
+    def is_exhausted(self) -> bool:
+        """Whether the last sweep left nothing due, as far as is known."""
+        return self._claim_at == NEVER
 
-    def lanes(self, *, sweep: bool) -> list[Lane]:
-        """Return the lanes of the next claim."""
-        lanes = [self._lanes[queue] for queue in self._order]
-        if not self._strict:
-            self._order.append(self._order.pop(0))
-        if sweep:
-            return [Lane(lane.queue, lane.lease_ttl) for lane in lanes]
-        return lanes
+    @property
+    def has_reached_max(self) -> bool:
+        """Whether as many messages have been claimed as this worker may."""
+        limit = self._options.max_messages
+        return limit is not None and self._claimed >= limit
 
-    def swept(self, *, began: float) -> None:
-        """Note a sweep that began at `began` and has just ended."""
+    def close(self) -> None:
+        """Claim nothing more."""
+        self._is_closed = True
+
+    def look_again(self) -> None:
+        """Claim as soon as there is room, since something may be due."""
+        self._claim_at = min(self._claim_at, time.monotonic())
+
+    def take_news(self, news: set[str] | None) -> None:
+        """Claim soon if a queue of ours was notified; at once, unless it has just been done.
+
+        None stands for notifications that may have been missed.
+        """
+        if news is None or not news.isdisjoint(self._queues):
+            moment = max(time.monotonic(), self._news_at + COALESCE)
+            if moment < self._claim_at:
+                self._claim_at = self._news_at = moment
+
+    def uncount(self, released: int) -> None:
+        """Take messages off the count that were claimed and not started."""
+        self._claimed -= released
+
+    def claim(self, *, idle: bool) -> list[Claimed]:
+        """Claim what there is room for, if it is time to; a sweep if the worker is idle."""
         now = time.monotonic()
-        self._next_sweep = now + (now - began) * (1 / SWEEP_SHARE - 1)
+        if now < self._claim_at or not (limit := self._room()):
+            return []
+        sweep = idle or now >= min(self._window.next_sweep, self._sweep_by)
+        claimed = self._database.call(
+            store.claim,
+            self._window.lanes(sweep=sweep),
+            limit=limit,
+            worker_id=self._options.worker_id,
+        )
+        if sweep:
+            self._window.swept(began=now)
+            self._sweep_by = NEVER
+        self._window.advance(claimed)
+        self._claimed += len(claimed)
+        self._note_what_is_left(full=len(claimed) == limit, swept=sweep)
+        return claimed
 
-    def advance(self, claimed: list[Claimed]) -> None:
-        """Move each lane's position to its last claimed row, never back."""
-        for row in claimed:
-            lane = self._lanes[row.queue]
-            if (row.due_at, row.id) > (lane.low_at, lane.low_id):
-                self._lanes[row.queue] = lane._replace(low_at=row.due_at, low_id=row.id)
+    def look_ahead(self) -> None:
+        """Learn when the next message is due: after the last sweep, and once a poll."""
+        now = time.monotonic()
+        if not self._is_caught_up or now < self._poll_at or not self._looks_ahead:
+            return
+        # Right after a claim, what is overdue is locked; only what is to come is of interest.
+        overdue, self._has_just_claimed = not self._has_just_claimed, False
+        seconds = self._database.call(store.soonest, self._queues, overdue=overdue)
+        self._poll_at = now + settings.poll_interval
+        if seconds is not None and seconds < settings.poll_interval:
+            self._claim_at = min(self._claim_at, time.monotonic() + max(0.0, seconds))
+            self._sweep_by = min(self._sweep_by, self._claim_at) if overdue else self._sweep_by
+
+    def wake_at(self) -> float:
+        """Return the `time.monotonic()` at which to claim or to look."""
+        moments = [self._claim_at if self._room() else NEVER]
+        if self._is_caught_up and self._looks_ahead:
+            moments.append(self._poll_at)
+        return min(moments)
+
+    def _note_what_is_left(self, *, full: bool, swept: bool) -> None:
+        """Decide when to claim next; a claim that was not full has caught up with its window."""
+        self._is_caught_up = not full
+        if full:
+            self._claim_at = 0.0
+            return
+        self._poll_at = 0.0
+        self._has_just_claimed = True
+        if swept:
+            self._claim_at = NEVER
+        else:
+            # There is capacity to spare, so what lies behind the window need not wait until a
+            # sweep is cheap.
+            next_poll = time.monotonic() + settings.poll_interval
+            self._sweep_by = min(self._sweep_by, self._window.next_sweep, next_poll)
+            self._claim_at = self._sweep_by
+
+    def _room(self) -> int:
+        """Return how many messages to claim now; 0 while it is not worth a statement."""
+        if self._is_closed or self.has_reached_max:
+            return 0
+        now = time.monotonic()
+        limit = self._options.batch_size
+        if self._options.max_messages is not None:
+            limit = min(limit, self._options.max_messages - self._claimed)
+        waiting = self._pool.waiting_count
+        room = self.pace.room(
+            threads=self._options.concurrency,
+            running=[now - (delivery.started_at or now) for delivery in self._pool.running],
+            waiting=waiting,
+            limit=limit,
+        )
+        return 0 if waiting and room < self._options.batch_size // 2 else max(0, room)
+
+    @property
+    def _looks_ahead(self) -> bool:
+        return not (self._options.drain or self._is_closed or self.has_reached_max)

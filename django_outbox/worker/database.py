@@ -31,6 +31,7 @@ _RETRY_AT_ONCE = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDe
 _SESSION_ENDS = ("08", "57P", "25006")
 _TRIES = 5
 _MAX_BACKOFF = 5.0
+CONNECT_TIMEOUT = 10
 LOCKED_PAUSE = 0.1
 """Seconds after which what another transaction has locked is tried again."""
 
@@ -67,8 +68,7 @@ class Database:
     @property
     def socket(self) -> int | None:
         """The socket to wait on for notifications, None while there is no connection."""
-        raw = self._raw
-        return None if raw is None or raw.closed else raw.fileno()
+        return self._fd()
 
     @property
     def is_away(self) -> bool:
@@ -86,7 +86,7 @@ class Database:
         raw = self.connect()
         for _ in range(_TRIES):
             try:
-                with self._watchdog.guard(raw.fileno()), psycopg.Cursor(raw) as cursor:
+                with self._watchdog.guard(self._fd), psycopg.Cursor(raw) as cursor:
                     cursor.format = psycopg.pq.Format.BINARY
                     result = operation(cursor, *args, **kwargs)
             except _RETRY_AT_ONCE:
@@ -96,12 +96,12 @@ class Database:
                 raise RowsLocked from error
             except psycopg.Error as error:
                 if raw.closed or (error.sqlstate or "").startswith(_SESSION_ENDS):
-                    self._lose(error, sent=True)
+                    self._drop(error, sent=True)
                 raise
             else:
                 self._note_success()
                 return result
-        return self._lose(psycopg.OperationalError("the statement could not be serialized"))
+        return self._drop(psycopg.OperationalError("the statement could not be serialized"))
 
     def connect(self) -> psycopg.Connection[Any]:
         """Return the open connection, made anew if need be and if it is time to."""
@@ -115,7 +115,7 @@ class Database:
         try:
             return self._open()
         except (psycopg.Error, DjangoError, OSError) as error:
-            return self._lose(error)
+            return self._drop(error)
 
     def receive(self) -> None:
         """Read what the server has sent unasked: notifications, or the end of the session."""
@@ -128,7 +128,7 @@ class Database:
                 self._notified.add(notification.extra.decode(errors="replace"))
         except psycopg.Error as error:
             with suppress(DatabaseAway):
-                self._lose(error)
+                self._drop(error)
 
     def take_news(self) -> set[str] | None:
         """Return the queues notified since the last call; None if any may have been missed."""
@@ -160,20 +160,24 @@ class Database:
 
     def _open(self) -> psycopg.Connection[Any]:
         wrapper = connections.create_connection(self.alias)
-        options = {"connect_timeout": 10, **wrapper.settings_dict.get("OPTIONS", {})}
-        wrapper.settings_dict = {**wrapper.settings_dict, "OPTIONS": options, "AUTOCOMMIT": True}
-        wrapper.connect()
-        raw: psycopg.Connection[Any] = wrapper.connection
+        wrapper.settings_dict = _own_settings(wrapper.settings_dict)
         self._wrapper = wrapper
-        raw.add_notify_handler(lambda notification: self._notified.add(notification.payload))
-        if self._listen:
-            with self._watchdog.guard(raw.fileno()):
+        with self._watchdog.guard(self._fd):
+            wrapper.connect()
+            raw: psycopg.Connection[Any] = wrapper.connection
+            raw.add_notify_handler(lambda notification: self._notified.add(notification.payload))
+            if self._listen:
                 raw.execute(f"LISTEN {CHANNEL}")
+                self._note_success()
         self._is_away = False
         self._has_missed = True  # whatever was notified while nobody listened
         return raw
 
-    def _lose(self, error: BaseException, *, sent: bool = False) -> NoReturn:
+    def _fd(self) -> int | None:
+        raw = self._raw
+        return None if raw is None or raw.closed else raw.fileno()
+
+    def _drop(self, error: BaseException, *, sent: bool = False) -> NoReturn:
         """Drop the connection, set the time of the next try, and raise `DatabaseAway`."""
         self.close()
         pause = min(0.1 * 2.0 ** min(self._failures, 10), _MAX_BACKOFF)
@@ -195,6 +199,18 @@ class Database:
     def _hold_off(self, seconds: float) -> None:
         self.retry_at = time.monotonic() + seconds
         self._is_away = True
+
+
+def _own_settings(settings_dict: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of the loop's connection.
+
+    It is in autocommit, is nobody else's, and is not waited for beyond reason.
+    """
+    options = {**settings_dict.get("OPTIONS", {})}
+    options.pop("pool", None)
+    given = int(options.get("connect_timeout") or CONNECT_TIMEOUT)
+    options["connect_timeout"] = min(given, CONNECT_TIMEOUT)
+    return {**settings_dict, "OPTIONS": options, "AUTOCOMMIT": True}
 
 
 def summary(error: BaseException) -> str:

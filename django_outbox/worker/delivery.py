@@ -9,13 +9,10 @@ from typing import Any
 
 from django.db.transaction import TransactionManagementError
 
-from ..errors import InvalidPayload, LeaseLost, OutboxError
+from ..errors import InvalidPayload, LeaseLost
 from ..handlers import Handler
 from ..messages import Claimed, Lease, Message, content_type, receive
 from ..store.storage import Storage
-
-HEARTBEAT_PATIENCE = 30.0
-"""Seconds that `Message.heartbeat` waits for the worker's loop to reach the database."""
 
 
 class Delivery:
@@ -34,6 +31,7 @@ class Delivery:
         "ended_at",
         "handler",
         "lost",
+        "lost_in",
         "message",
         "renew_at",
         "request_renewal",
@@ -67,6 +65,7 @@ class Delivery:
         self.timed_out = False
         self.settles_itself = handler.atomic
         self.lost = False
+        self.lost_in: str | None = None
         self.unsure = False
 
     @property
@@ -115,6 +114,11 @@ class Delivery:
             self.message = receive(self.claimed, payload=body, headers=headers, hold=self)
         return self.message
 
+    def loss(self, phase: str) -> LeaseLost:
+        """Return the error that says that this delivery's lease is lost."""
+        self.lost_in = phase
+        return LeaseLost(f"Message {self.claimed.id} is no longer leased by this delivery.")
+
     def ack(self) -> None:
         """Remove the message in the transaction that its handler has opened."""
         if self.storage.depth <= self.depth:
@@ -125,19 +129,17 @@ class Delivery:
             )
         self.settles_itself = True
         if not self.storage.complete(self.lease) and not self.is_acked:
-            raise LeaseLost(
-                f"Message {self.claimed.id} is no longer leased by this delivery.", phase="ack"
-            )
+            raise self.loss("ack")
         self.storage.on_commit(self._note_commit)
 
     def _note_commit(self) -> None:
         self.ack_committed = True
 
     def heartbeat(self) -> bool:
-        """Have the lease renewed now; False if it is lost."""
+        """Have the lease renewed now; False if it is lost.
+
+        Waits for a database that is away, as the lease's own renewals do.
+        """
         if self.request_renewal is None:
             return self.storage.renew(self.lease, ttl=self.handler.lease_ttl)
-        try:
-            return self.request_renewal(self).result(HEARTBEAT_PATIENCE)
-        except TimeoutError:
-            raise OutboxError("The lease was not renewed: the database does not answer.") from None
+        return self.request_renewal(self).result()

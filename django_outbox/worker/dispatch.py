@@ -103,11 +103,8 @@ def _call(delivery: Delivery, message: Message[Any]) -> list[OutboxResponse]:
 
 
 def _end_fork(error: BaseException | None) -> NoReturn:
-    """End the child of a handler that has forked.
-
-    It has come back to where only the worker may go on: to the worker's threads and connections.
-    """
-    code = error.code if isinstance(error, SystemExit) else error and 1
+    """End the child of a handler that has forked: only the worker itself may go on from here."""
+    code = error.code if isinstance(error, SystemExit) else error
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
@@ -121,24 +118,20 @@ def _publish_and_settle(delivery: Delivery, responses: list[OutboxResponse]) -> 
 def _settle_here(delivery: Delivery, responses: list[OutboxResponse]) -> None:
     """Remove the message in the open transaction, and publish what its handler returned."""
     if not delivery.storage.complete(delivery.lease) and not delivery.is_acked:
-        raise _lost(delivery)
+        raise delivery.loss("complete")
     for response in responses:
         publish_response(response, using=delivery.storage.alias)
 
 
 def _fence(delivery: Delivery) -> None:
     if not delivery.storage.fence(delivery.lease):
-        raise _lost(delivery)
-
-
-def _lost(delivery: Delivery) -> LeaseLost:
-    return LeaseLost(f"Message {delivery.claimed.id} is no longer leased by this delivery.")
+        raise delivery.loss("complete")
 
 
 def _failed(delivery: Delivery, error: BaseException) -> Outcome:
     """Judge an exception: lost, released, buried, or again after a delay."""
-    if isinstance(error, LeaseLost):
-        return Lost(phase=error.phase)
+    if isinstance(error, LeaseLost) and delivery.lost_in is not None:
+        return Lost(phase=delivery.lost_in)
     if sessions.session_gone(error):
         return Release(refund=False, delay=_pause(delivery), exception=error)
     if isinstance(error, Reject):

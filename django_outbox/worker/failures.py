@@ -54,7 +54,7 @@ def to_log(exception: BaseException | None) -> ExcInfo | None:
 
     None where a renderer is set: the traceback may hold what it is to keep out.
     """
-    if exception is None or settings.exception_renderer is not None:
+    if exception is None or settings.renders_exceptions:
         return None
     return type(exception), exception, _from_handler(exception)
 
@@ -77,7 +77,7 @@ def _render(exception: BaseException, name: str) -> str | None:
         return None if text is None else _bounded(_storable(str(text)))
     except BaseException as error:  # whatever a renderer or a __str__ does, it is no way out
         # The text may be what the renderer was to keep out, so only its class is safe to store.
-        logger.error("Rendering a %s failed with a %s", name, type(error).__name__)  # noqa: TRY400
+        logger.error("Rendering a %s failed with a %s", name, type(error).__name__)
         return _storable(name)
 
 

@@ -15,15 +15,15 @@ from concurrent.futures import Future
 from ..store import messages as store
 from .database import Database
 from .delivery import Delivery
+from .moments import NEVER
 from .pool import Pool
 from .reporting import Reporter
 
-NEVER = float("inf")
 MAX_ROWS = 1000
 """Leases that one statement renews at the most."""
 
-HAND_BACK_AFTER = 5.0
-"""Seconds that a claimed message waits for a thread before it is handed back."""
+RELEASE_AFTER = 5.0
+"""Seconds that a claimed message waits for a thread before it is released."""
 
 CANCELLATION_GRACE = 1.0
 """Seconds that an async handler gets to end after its timeout has cancelled it."""
@@ -69,10 +69,10 @@ class Leases:
             self._held.pop(delivery, None)
 
     def overdue(self) -> list[Delivery]:
-        """Return what has waited for a thread for too long, to be handed back."""
+        """Return what has waited for a thread for too long, to be released."""
         if not self._pool.waiting_count:
             return []
-        oldest = time.monotonic() - HAND_BACK_AFTER
+        oldest = time.monotonic() - RELEASE_AFTER
         return [delivery for delivery in self._pool.waiting if delivery.claimed_at <= oldest]
 
     def request_renewal(self, delivery: Delivery) -> Future[bool]:
@@ -84,6 +84,11 @@ class Leases:
         self._heartbeats.append((delivery, future))
         self._wake()
         return future
+
+    def close(self) -> None:
+        """Answer the handlers that still wait for a renewal: there will be none."""
+        while self._heartbeats:
+            self._heartbeats.popleft()[1].set_result(False)
 
     def renew(self) -> None:
         """Renew what is due for it and what handlers have asked for."""
@@ -115,7 +120,7 @@ class Leases:
         """Return the `time.monotonic()` at which something here is due."""
         moments = [self._next_renewal]
         if self._pool.waiting_count:
-            moments.append(time.monotonic() + 1.0)  # some may have to be handed back
+            moments.append(time.monotonic() + 1.0)  # some may have to be released
         if self._has_timeouts:
             moments += map(_times_out_at, self._pool.running)
         return min(moments)
@@ -135,14 +140,17 @@ class Leases:
 
     def _lose(self, missed: list[Delivery]) -> None:
         """Take note of leases that a renewal found lost, and start none of those messages."""
-        # One whose handler settles it itself may be gone for a good reason; it will say so.
-        lost = [d for d in missed if d.ended_at is None and not d.settles_itself]
+        lost = [d for d in missed if d.ended_at is None and not d.lost and not _may_settle(d)]
         for delivery in lost:
             delivery.lost = True
-            if self._pool.take_back(delivery):
+            if self._pool.withdraw(delivery):
                 self._held.pop(delivery, None)
-        if lost:
-            self._reporter.lost(lost, "renew")
+        self._reporter.lost(lost, "renew")
+
+
+def _may_settle(delivery: Delivery) -> bool:
+    """Tell whether the row may be gone for a good reason, of which its handler will tell."""
+    return delivery.settles_itself and delivery.started_at is not None
 
 
 def _renewal_due(delivery: Delivery) -> float:

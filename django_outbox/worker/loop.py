@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 
 import psycopg
 from django.db import connections
@@ -21,11 +21,13 @@ from ..handlers import Handler
 from ..messages import Release
 from ..store.storage import DjangoStorage
 from . import sessions
+from .claiming import Claims
 from .database import Database, DatabaseAway
 from .delivery import Delivery
 from .dispatch import deliver
-from .intake import Intake
 from .leases import Leases
+from .listener import Listener
+from .moments import NEVER
 from .options import Options
 from .pool import Pool
 from .reporting import Reporter
@@ -37,7 +39,6 @@ __all__ = ["Options", "Worker"]
 
 logger = logging.getLogger("django_outbox")
 
-NEVER = float("inf")
 REFUSED_PAUSE = 1.0
 """Seconds after which a statement that the server has refused is tried again."""
 
@@ -54,25 +55,33 @@ class Worker:
         self._watchdog = Watchdog()
         self._wakeup = Wakeup()
         self._pool = Pool(options.concurrency, deliver, self._wakeup.wake)
-        self._database = Database(options.using, self._watchdog, listen=_can_listen(options.using))
-        self._listener = self._listening_database()
+        self._listener = self._separate_listener()
+        self._database = Database(
+            options.using,
+            self._watchdog,
+            listen=self._listener is None and _can_listen(options.using),
+        )
         self._reporter = Reporter(options.worker_id, self._pool.submit_job)
         self._settler = Settler(self._database, self._reporter)
         self._leases = Leases(self._database, self._pool, self._reporter, self._wakeup.wake)
-        self._intake = Intake(handlers, options, self._database, self._pool)
+        self._claims = Claims(handlers, options, self._database, self._pool)
         self._storage = DjangoStorage(options.using)
+        self._heard: deque[set[str] | None] = deque()
+        self._refusal: psycopg.Error | None = None
         self._stop_requested = False
         self._stop_deadline = NEVER
 
     def stop(self) -> None:
-        """Claim no more, hand back what has not started, and finish what runs."""
+        """Claim no more, release what has not started, and finish what runs."""
         self._stop_requested = True
         self._wakeup.wake()
 
     def run(self) -> int:
         """Work until stopped or done; return the exit code.
 
-        0 when everything in hand was settled, 1 when something had to be left to its lease.
+        0 when everything in hand was settled, 1 when something had to be left to its lease. Raises
+        psycopg's `ProgrammingError` when the database refuses the worker's statements, after
+        stopping in good order.
         """
         self._open()
         try:
@@ -82,7 +91,10 @@ class Worker:
                     self._sleep()
         finally:
             self._close()
-        return self._exit_code()
+        code = self._exit_code()
+        if self._refusal is not None:
+            raise self._refusal
+        return code
 
     @property
     def has_stuck_handlers(self) -> bool:
@@ -96,32 +108,31 @@ class Worker:
         try:
             self._database.connect()
             self._leases.renew()
-            self._give_back(self._leases.overdue())
+            self._release(self._leases.overdue())
             self._claim()
-            self._intake.look_ahead()
+            self._claims.look_ahead()
         except DatabaseAway:
             pass  # what is in hand stays so; the next turn tries again at `retry_at`
-        except psycopg.ProgrammingError:
-            raise  # privileges or tables that are not ours: no waiting mends that
+        except psycopg.ProgrammingError as error:
+            self._refusal = error  # privileges or tables that are not ours: waiting mends nothing
+            self._stop_requested = True
         except psycopg.Error as error:
             self._database.pause(error, seconds=REFUSED_PAUSE)
-        with suppress(DatabaseAway):
-            self._listener.connect()
-        self._intake.take_news(self._listener.take_news())
+        self._take_news()
 
     def _settle(self) -> None:
         ended = self._pool.collect()
         for delivery, _ in ended:
             if delivery.started_at is not None:
-                self._intake.pace.note(delivery.duration)
+                self._claims.pace.note(delivery.duration)
         if ended or self._settler.unsettled:
             self._leases.drop(self._settler.settle(ended))
             if self.options.drain:
-                self._intake.look_again()  # handlers may have published more
+                self._claims.look_again()  # handlers may have published more
 
     def _claim(self) -> None:
         claimed_at = time.monotonic()
-        for row in self._intake.claim(idle=not self._leases):
+        for row in self._claims.claim(idle=not self._leases):
             delivery = Delivery(
                 row,
                 self._handlers[row.queue],
@@ -132,36 +143,50 @@ class Worker:
             self._leases.take(delivery)
             self._pool.submit(delivery)
 
-    def _give_back(self, deliveries: Iterable[Delivery]) -> None:
-        """Hand back, for another worker to take, what no thread has started."""
-        taken = [delivery for delivery in deliveries if self._pool.take_back(delivery)]
-        if taken:
-            self._intake.give_back(len(taken))
+    def _release(self, deliveries: Iterable[Delivery]) -> None:
+        """Let other workers have what no thread has started."""
+        withdrawn = [delivery for delivery in deliveries if self._pool.withdraw(delivery)]
+        if withdrawn:
+            self._claims.uncount(len(withdrawn))
             outcome = Release(refund=True)
-            self._leases.drop(self._settler.settle([(delivery, outcome) for delivery in taken]))
+            ended = [(delivery, outcome) for delivery in withdrawn]
+            self._leases.drop(self._settler.settle(ended))
+
+    def _take_news(self) -> None:
+        self._claims.take_news(self._database.take_news())
+        while self._heard:
+            self._claims.take_news(self._heard.popleft())
+
+    def _hear(self, news: set[str] | None) -> None:
+        """Take in what a separate listener has heard; called by its thread."""
+        self._heard.append(news)
+        self._wakeup.wake()
 
     def _sleep(self) -> None:
-        sockets = {s for s in (self._database.socket, self._listener.socket) if s is not None}
-        ready = self._wakeup.sleep(
-            self._wake_at() - time.monotonic(),
-            sockets=sockets,
-            unless=lambda: self._pool.has_ended or self._leases.is_asked or self._has_stop_to_begin,
+        is_readable = self._wakeup.sleep(
+            self._wake_at() - time.monotonic(), socket=self._database.socket, unless=self._has_news
         )
-        for database in {self._database, self._listener}:
-            if database.socket in ready:
-                database.receive()
-        self._intake.take_news(self._listener.take_news())
+        if is_readable:
+            self._database.receive()
+        self._take_news()
+
+    def _has_news(self) -> bool:
+        """Tell whether a thread or a signal has left something for the next turn."""
+        return (
+            self._pool.has_ended
+            or bool(self._heard)
+            or self._has_stop_to_begin
+            or (self._leases.is_asked and not self._database.is_away)
+        )
 
     def _wake_at(self) -> float:
         if self._database.is_away:
             return min(self._stop_deadline, self._database.retry_at)
-        listening = self._listener.retry_at if self._listener.is_away else NEVER
         return min(
             self._stop_deadline,
-            listening,
             self._settler.next_try,
             self._leases.wake_at(),
-            self._intake.wake_at(),
+            self._claims.wake_at(),
         )
 
     # Starting and stopping
@@ -171,14 +196,18 @@ class Worker:
         for receiver in (limit_silence, sessions.watch):
             connection_created.connect(receiver, dispatch_uid=(id(self), receiver.__name__))
         self._pool.start()
+        if self._listener is not None:
+            self._listener.start()
 
     def _close(self) -> None:
+        self._leases.close()
         self._pool.stop(timeout=0.0 if self.has_stuck_handlers else 2.0)
         for receiver in (limit_silence, sessions.watch):
             connection_created.disconnect(dispatch_uid=(id(self), receiver.__name__))
         self._watchdog.stop()
+        if self._listener is not None:
+            self._listener.stop()
         self._database.close()
-        self._listener.close()
         self._wakeup.close()
 
     @property
@@ -191,8 +220,8 @@ class Worker:
         timeout = self.options.shutdown_timeout
         self._stop_deadline = time.monotonic() + timeout
         self._watchdog.patience = min(self._watchdog.patience, timeout + 1)
-        self._intake.close()
-        self._give_back(self._pool.waiting)
+        self._claims.close()
+        self._release(self._pool.waiting)
         logger.info("Stopping; finishing %d message(s)", self._pool.running_count)
 
     def _is_done(self) -> bool:
@@ -200,9 +229,9 @@ class Worker:
             return not self._has_stop_to_begin and (
                 self._is_idle or time.monotonic() >= self._stop_deadline
             )
-        if self._intake.has_reached_max:
+        if self._claims.has_reached_max:
             return self._is_idle
-        return self.options.drain and self._is_idle and self._intake.is_exhausted
+        return self.options.drain and self._is_idle and self._claims.is_exhausted
 
     @property
     def _is_idle(self) -> bool:
@@ -220,12 +249,12 @@ class Worker:
         )
         return 1
 
-    def _listening_database(self) -> Database:
-        """Return the connection that LISTENs: the worker's own unless the settings name another."""
+    def _separate_listener(self) -> Listener | None:
+        """Return the listener on another database, if the settings name one."""
         alias = settings.listen_database
-        if not settings.notify or alias in (None, self.options.using):
-            return self._database
-        return Database(alias, self._watchdog, listen=True)
+        if not settings.notify or alias is None or alias == self.options.using:
+            return None
+        return Listener(alias, self._watchdog, self._hear)
 
 
 def _can_listen(alias: str) -> bool:

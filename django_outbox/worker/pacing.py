@@ -20,17 +20,15 @@ class Pace:
             self._average += _WEIGHT * (duration - self._average)
 
     def room(self, *, threads: int, running: list[float], waiting: int, limit: int) -> int:
-        """Return how many messages to claim.
+        """Return how many messages to claim, `limit` at the most.
 
-        `running` holds for how many seconds each busy thread has been busy: a handler that hangs
-        slows the pace down before it has ended. Until the pace is known only free threads count.
+        `running` holds for how many seconds each busy thread has been busy: those that have been
+        for longer than a second are not counted on. Until the pace is known only free threads
+        count. What waits is bounded to two claims, whatever the pace.
         """
         free = threads - len(running)
         ahead = 0
         if self._average is not None:
-            pace = max([self._average, *self._slow(running)])
-            ahead = int(threads * AHEAD_SECONDS / max(pace, 1e-6))
-        return min(free + ahead - waiting, limit)
-
-    def _slow(self, running: list[float]) -> list[float]:
-        return [sum(running) / len(running)] if running else []
+            dependable = free + sum(seconds < AHEAD_SECONDS for seconds in running)
+            ahead = int(dependable * AHEAD_SECONDS / max(self._average, 1e-6))
+        return min(free + ahead - waiting, 2 * limit - waiting, limit)

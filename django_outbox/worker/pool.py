@@ -1,7 +1,7 @@
 """The handler threads: each takes a delivery, runs it, and reports its outcome.
 
 Deliveries wait in one queue for whichever thread is free first, so none waits behind a slow one
-while another thread idles. One that has not been started can be taken back.
+while another thread idles. One that has not been started can be withdrawn.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Pool:
         self._open_jobs[job] = True
         self._jobs.put(job)
 
-    def take_back(self, delivery: Delivery) -> bool:
+    def withdraw(self, delivery: Delivery) -> bool:
         """Tell whether the delivery had not been started; then it will not be."""
         return self._waiting.pop(delivery, False)
 
@@ -118,13 +118,13 @@ class Pool:
                 self._deliver(job)
             else:
                 self._do(job)
-        sessions.close_all()
+        _guarded(sessions.close_all)
 
     def _next(self) -> Delivery | Job | None:
         try:
             return self._jobs.get(timeout=IDLE_AFTER)
         except queue.Empty:
-            sessions.close_idle()
+            _guarded(sessions.close_idle)
             return self._jobs.get()
 
     def _deliver(self, delivery: Delivery) -> None:
@@ -136,7 +136,7 @@ class Pool:
         delivery.started_at = time.monotonic()
         outcome = self._outcome(delivery)
         delivery.ended_at = time.monotonic()
-        self._tidy()
+        _guarded(sessions.tidy)
         self._ended.append((delivery, outcome))
         del self._running[delivery]
         # One that has settled itself leaves the loop nothing to write; it need only be told when
@@ -163,13 +163,18 @@ class Pool:
             job()
         except BaseException as error:
             logger.error("A job of the worker failed", exc_info=failures.to_log(error))
-        self._tidy()
+        _guarded(sessions.tidy)
         del self._open_jobs[job]
         self._wake()
 
-    def _tidy(self) -> None:
-        try:
-            sessions.tidy()
-        except BaseException:
-            logger.exception("Tidying a connection failed; all of this thread's are closed")
-            sessions.close_all()
+
+def _guarded(care: Callable[[], None]) -> None:
+    """Take care of the thread's connections; if that fails, start with new ones."""
+    try:
+        care()
+    except BaseException as error:
+        logger.error(
+            "The connections of a thread could not be looked after, so it gets new ones",
+            exc_info=failures.to_log(error),
+        )
+        sessions.forget_all()

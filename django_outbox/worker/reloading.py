@@ -42,8 +42,7 @@ def supervise() -> int:
         if child is not None:
             child.send_signal(signum)
 
-    # A terminal's CTRL-C reaches the child by itself; forwarding it would make it the second.
-    signal.signal(signal.SIGINT, signal.SIG_IGN if sys.stdin.isatty() else forward)
+    signal.signal(signal.SIGINT, forward)
     signal.signal(signal.SIGTERM, forward)
     has_worked = False
     while True:

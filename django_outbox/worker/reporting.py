@@ -43,8 +43,23 @@ class Reporter:
             case Lost():
                 raise AssertionError("a lost lease is reported by lost()")
 
+    def acked(self, delivery: Delivery, outcome: Outcome) -> None:
+        """Report a message whose handler's ack has removed it, and what came after that."""
+        exception = getattr(outcome, "exception", None)
+        if exception is not None:
+            logger.error(
+                "The handler of %s raised a %s after its ack, which stands",
+                _name(delivery),
+                type(exception).__name__,
+                exc_info=failures.to_log(exception),
+                extra={"event": "failed_after_ack", **self._extra(delivery)},
+            )
+        self.settled(delivery, Done(settled=True))
+
     def lost(self, deliveries: Sequence[Delivery], phase: str) -> None:
         """Report leases that were found lost when something was to be written."""
+        if not deliveries:
+            return
         ids = [delivery.claimed.id for delivery in deliveries]
         logger.warning(
             "Lost %d lease(s), found at %s: %s. Another worker has the message, or it is gone.",
@@ -64,6 +79,8 @@ class Reporter:
 
     def unsure(self, deliveries: Sequence[Delivery], phase: str) -> None:
         """Report rows that are gone after a write whose answer was lost with the connection."""
+        if not deliveries:
+            return
         ids = [delivery.claimed.id for delivery in deliveries]
         logger.warning(
             "The connection broke during %s of %s; the write has most likely been done.",

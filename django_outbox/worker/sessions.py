@@ -141,6 +141,13 @@ def close_all() -> None:
         discard(connection)
 
 
+def forget_all() -> None:
+    """Let this thread have new connections, whatever becomes of those it has."""
+    for alias in connections:
+        with suppress(AttributeError):
+            del connections[alias]
+
+
 def discard(connection: BaseDatabaseWrapper) -> None:
     """Drop the connection with whatever is open on it; the next use makes a new one.
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import psycopg
 
@@ -19,14 +19,20 @@ from ..messages import Again, Bury, Done, Lost, Outcome, Release, is_settled
 from ..store import messages as store
 from .database import LOCKED_PAUSE, Database, DatabaseAway, RowsLocked, summary
 from .delivery import Delivery
+from .moments import NEVER
 from .reporting import Reporter
 
 logger = logging.getLogger("django_outbox")
 
 Ended = tuple[Delivery, Outcome]
-REFUSED_PAUSE = 5.0
-BATCH = 1000
 
+BATCH = 1000
+REFUSED_PAUSE = 5.0
+"""Seconds after which an outcome is tried again that the database could not take."""
+
+_PHASES: dict[type, str] = {Done: "complete", Again: "retry", Bury: "bury", Release: "release"}
+
+# The values or a constraint are at fault; trying again would end the same.
 _HOPELESS = (
     psycopg.ProgrammingError,
     psycopg.DataError,
@@ -42,15 +48,21 @@ class Settler:
     def __init__(self, database: Database, reporter: Reporter) -> None:
         self._database = database
         self._reporter = reporter
-        self._pending: list[Ended] = []
-        self._locked: list[Ended] = []
-        self._locked_until = 0.0
+        self._fresh: dict[type, list[Ended]] = {kind: [] for kind in _PHASES}
+        self._put_off: list[Ended] = []
+        self._put_off_until = 0.0
         self._given_up: list[Delivery] = []
+        self._finished: list[Delivery] = []
 
     @property
     def unsettled(self) -> int:
         """How many outcomes are still to be written."""
-        return len(self._pending) + len(self._locked)
+        return sum(map(len, self._fresh.values())) + len(self._put_off)
+
+    @property
+    def next_try(self) -> float:
+        """When what was put off is tried again."""
+        return self._put_off_until if self._put_off else NEVER
 
     @property
     def abandoned(self) -> list[int]:
@@ -59,162 +71,165 @@ class Settler:
         self._given_up = [delivery for delivery in self._given_up if delivery.lease_ends_at > now]
         return [delivery.claimed.id for delivery in self._given_up]
 
-    @property
-    def next_try(self) -> float:
-        """The `time.monotonic()` at which locked rows are tried again; infinite without any."""
-        return self._locked_until if self._locked else float("inf")
-
     def settle(self, ended: Sequence[Ended]) -> list[Delivery]:
         """Write these outcomes and earlier ones still open; return what is out of hand now.
 
-        On `DatabaseAway` everything not yet written is kept for the next call.
+        While the database is away, what could not be written is kept for the next call.
         """
-        self._pending += ended
-        if self._locked and time.monotonic() >= self._locked_until:
-            self._pending += self._locked
-            self._locked = []
-        gone: list[Delivery] = []
+        for one in ended:
+            self._sort(one)
         try:
-            while self._pending:
-                batch = self._take_batch()
-                gone += self._write(batch)
+            for kind in _PHASES:
+                self._write_all(kind)
+            self._try_again()
         except DatabaseAway:
-            logger.debug("%d outcome(s) wait for the database", len(self._pending))
-        return gone
+            logger.debug("%d outcome(s) wait for the database", self.unsettled)
+        finished, self._finished = self._finished, []
+        return finished
 
-    def _take_batch(self) -> list[Ended]:
-        """Return outcomes of one kind, which leave the list when they are written.
+    def _sort(self, ended: Ended) -> None:
+        delivery, outcome = ended
+        if isinstance(outcome, Lost):
+            self._lose([delivery], outcome.phase)
+            self._finished.append(delivery)
+        elif is_settled(outcome):
+            self._reporter.settled(delivery, outcome)
+            self._finished.append(delivery)
+        else:
+            self._fresh[type(outcome)].append(ended)
 
-        No id twice: a message that came back after its lease had run out may be in hand under two
-        tokens, and a statement answers with ids.
-        """
-        kind = type(self._pending[0][1])
-        batch: dict[int, Ended] = {}
-        for ended in self._pending:
-            if type(ended[1]) is kind:
-                batch.setdefault(ended[0].claimed.id, ended)
-                if len(batch) == BATCH:
-                    break
-        return list(batch.values())
+    def _write_all(self, kind: type) -> None:
+        fresh = self._fresh[kind]
+        while fresh:
+            batch = _without_twins(fresh)
+            self._write(kind, batch)
+            written = {id(delivery) for delivery, _ in batch}
+            fresh[:] = [ended for ended in fresh if id(ended[0]) not in written]
 
-    def _write(self, batch: list[Ended]) -> list[Delivery]:
-        first = batch[0][1]
-        if isinstance(first, Lost):
-            return self._finish_lost(batch)
-        done_already = [ended for ended in batch if is_settled(ended[1])]
-        if done_already:
-            self._report(done_already)
-            return self._finish(done_already)
+    def _try_again(self) -> None:
+        """Write what was locked or refused, apart from the fresh, which must not wait for it."""
+        if not self._put_off or time.monotonic() < self._put_off_until:
+            return
+        for kind in _PHASES:
+            batch = _without_twins([ended for ended in self._put_off if type(ended[1]) is kind])
+            if batch:
+                tried = {id(delivery) for delivery, _ in batch}
+                self._put_off = [ended for ended in self._put_off if id(ended[0]) not in tried]
+                try:
+                    self._write(kind, batch, again=True)
+                except DatabaseAway:
+                    self._put_off += batch
+                    raise
+
+    def _write(self, kind: type, batch: list[Ended], *, again: bool = False) -> None:
+        """Write one batch; each of its deliveries is then finished or put off."""
         try:
-            written = self._execute(batch)
+            written = self._execute(kind, batch, again=again)
             missed = [ended for ended in batch if ended[0].claimed.id not in written]
             locked = self._still_held(missed)
         except RowsLocked:
-            self._keep(batch)
-            return self._finish(batch, keep={delivery.claimed.id for delivery, _ in batch})
+            self._put(batch, off=LOCKED_PAUSE)
+            return
         except DatabaseAway as away:
             for delivery, _ in batch:
                 delivery.unsure |= away.sent
             raise
         except psycopg.Error as error:
-            return self._write_one_by_one(batch, error)
-        self._report([ended for ended in batch if ended[0].claimed.id in written])
-        self._keep([ended for ended in missed if ended[0].claimed.id in locked])
-        self._lose([ended for ended in missed if ended[0].claimed.id not in locked])
-        return self._finish(batch, keep=locked)
+            self._write_apart(kind, batch, error, again=again)
+            return
+        for delivery, outcome in batch:
+            if delivery.claimed.id in written:
+                self._reporter.settled(delivery, outcome)
+        self._put([ended for ended in missed if ended[0].claimed.id in locked], off=LOCKED_PAUSE)
+        self._miss([ended for ended in missed if ended[0].claimed.id not in locked])
+        self._finished += [d for d, _ in batch if d.claimed.id not in locked]
 
-    def _execute(self, batch: list[Ended]) -> set[int]:
+    def _execute(self, kind: type, batch: list[Ended], *, again: bool) -> set[int]:
+        call = self._database.call
         leases = [delivery.lease for delivery, _ in batch]
         outcomes: list[Any] = [outcome for _, outcome in batch]
-        call = self._database.call
-        match outcomes[0]:
-            case Done():
-                try:
-                    return call(store.complete, leases)
-                except RowsLocked:
-                    return call(store.complete_unlocked, leases)
-            case Again():
-                return call(store.retry, leases, outcomes)
-            case Bury():
-                return call(store.bury, leases, outcomes)
-            case Release():
-                return call(store.release, leases, outcomes, notify=settings.notify)
-        raise AssertionError(f"not an outcome to write: {outcomes[0]!r}")
+        if kind is Again:
+            return call(store.retry, leases, outcomes)
+        if kind is Bury:
+            return call(store.bury, leases, outcomes)
+        if kind is Release:
+            return call(store.release, leases, outcomes, notify=settings.notify)
+        if again:
+            return call(store.complete_unlocked, leases)
+        try:
+            return call(store.complete, leases)
+        except RowsLocked:
+            return call(store.complete_unlocked, leases)
 
     def _still_held(self, missed: list[Ended]) -> set[int]:
         if not missed:
             return set()
         return self._database.call(store.still_held, [delivery.lease for delivery, _ in missed])
 
-    def _write_one_by_one(self, batch: list[Ended], error: psycopg.Error) -> list[Delivery]:
+    def _write_apart(
+        self, kind: type, batch: list[Ended], error: psycopg.Error, *, again: bool
+    ) -> None:
         """Keep one outcome that the database refuses from holding up the others.
 
-        Where its values or a constraint are at fault it is given up: its lease runs out and the
-        message is delivered again. Anything else, such as a full disk, may pass.
+        Where trying again would end the same it is given up: its lease runs out and the message is
+        delivered again. Anything else, such as a full disk, may pass.
         """
         if len(batch) > 1:
-            return [delivery for ended in batch for delivery in self._write([ended])]
-        delivery, outcome = batch[0]
+            for ended in batch:
+                self._write(kind, [ended], again=again)
+            return
+        delivery = batch[0][0]
         is_hopeless = isinstance(error, _HOPELESS)
         logger.error(
             "The %s of message %s was refused, so %s: %s",
-            _phase(outcome),
+            _PHASES[kind],
             delivery.claimed.id,
             "its lease runs out" if is_hopeless else "it is tried again",
             summary(error),
-            extra={"event": "settlement_refused", "phase": _phase(outcome)},
+            extra={"event": "settlement_refused", "phase": _PHASES[kind]},
         )
         if is_hopeless:
             self._given_up.append(delivery)
-            return self._finish(batch)
-        self._keep(batch, seconds=REFUSED_PAUSE)
-        return self._finish(batch, keep={delivery.claimed.id})
+            self._finished.append(delivery)
+        else:
+            self._put(batch, off=REFUSED_PAUSE)
 
-    def _finish_lost(self, batch: list[Ended]) -> list[Delivery]:
-        by_phase: dict[str, list[Delivery]] = {}
-        for delivery, outcome in batch:
-            by_phase.setdefault(cast("Lost", outcome).phase, []).append(delivery)
-        for phase, deliveries in by_phase.items():
-            self._report_lost(deliveries, phase)
-        return self._finish(batch)
+    def _put(self, batch: Collection[Ended], *, off: float) -> None:
+        """Try these again after `off` seconds."""
+        if batch:
+            self._put_off += batch
+            self._put_off_until = time.monotonic() + off
 
-    def _lose(self, missed: list[Ended]) -> None:
+    def _miss(self, missed: list[Ended]) -> None:
         """Tell the rows that are gone for a good reason from those that were lost."""
-        acked = [ended for ended in missed if ended[0].ack_committed]
-        unsure = [ended[0] for ended in missed if ended[0].unsure and not ended[0].ack_committed]
-        lost = [e[0] for e in missed if not e[0].unsure and not e[0].ack_committed]
-        for delivery, _ in acked:
-            self._reporter.settled(delivery, Done(settled=True))
-        phase = _phase(missed[0][1]) if missed else ""
-        if unsure:
+        lost: list[Delivery] = []
+        unsure: list[Delivery] = []
+        for delivery, outcome in missed:
+            if delivery.ack_committed:
+                self._reporter.acked(delivery, outcome)
+            else:
+                (unsure if delivery.unsure else lost).append(delivery)
+        if missed:
+            phase = _PHASES[type(missed[0][1])]
             self._reporter.unsure(unsure, phase)
-        self._report_lost(lost, phase)
+            self._lose(lost, phase)
 
-    def _report_lost(self, deliveries: list[Delivery], phase: str) -> None:
+    def _lose(self, deliveries: list[Delivery], phase: str) -> None:
         news = [delivery for delivery in deliveries if not delivery.lost]
         for delivery in news:
             delivery.lost = True
-        if news:
-            self._reporter.lost(news, phase)
-
-    def _keep(self, locked: list[Ended], *, seconds: float = LOCKED_PAUSE) -> None:
-        if locked:
-            self._locked += locked
-            self._locked_until = time.monotonic() + seconds
-
-    def _report(self, written: list[Ended]) -> None:
-        for delivery, outcome in written:
-            self._reporter.settled(delivery, outcome)
-
-    def _finish(self, batch: list[Ended], keep: set[int] = frozenset()) -> list[Delivery]:  # type: ignore[assignment]
-        """Take a batch off the pending ones and return those not kept for another try."""
-        handled = {id(delivery) for delivery, _ in batch}
-        self._pending = [ended for ended in self._pending if id(ended[0]) not in handled]
-        return [delivery for delivery, _ in batch if delivery.claimed.id not in keep]
+        self._reporter.lost(news, phase)
 
 
-_PHASES = {Done: "complete", Again: "retry", Bury: "bury", Release: "release"}
+def _without_twins(pending: list[Ended]) -> list[Ended]:
+    """Return the first of these, no id twice.
 
-
-def _phase(outcome: Outcome) -> str:
-    return outcome.phase if isinstance(outcome, Lost) else _PHASES[type(outcome)]
+    A message that came back after its lease had run out may be in hand under two tokens, and a
+    statement answers with ids.
+    """
+    batch: dict[int, Ended] = {}
+    for ended in pending:
+        batch.setdefault(ended[0].claimed.id, ended)
+        if len(batch) == BATCH:
+            break
+    return list(batch.values())

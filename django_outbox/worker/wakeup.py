@@ -1,10 +1,10 @@
-"""What the worker's loop sleeps on: its sockets, and a pipe that threads and signals write to."""
+"""What a loop sleeps on: a socket, and a pipe that threads and signals write to."""
 
 from __future__ import annotations
 
 import selectors
-import socket
-from collections.abc import Callable, Iterable
+import socket as sockets
+from collections.abc import Callable
 from contextlib import suppress
 
 LONGEST_SLEEP = 60.0
@@ -16,11 +16,10 @@ class Wakeup:
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._receiver, self._sender = socket.socketpair()
+        self._receiver, self._sender = sockets.socketpair()
         self._receiver.setblocking(False)
         self._sender.setblocking(False)
         self._selector.register(self._receiver, selectors.EVENT_READ)
-        self._watched: set[int] = set()
         self._asleep = False
 
     def wake(self) -> None:
@@ -29,37 +28,31 @@ class Wakeup:
             with suppress(OSError):  # full, so it is being woken already; or closed by now
                 self._sender.send(b"\0")
 
-    def sleep(
-        self, seconds: float, *, sockets: Iterable[int], unless: Callable[[], bool]
-    ) -> set[int]:
-        """Sleep until woken, a socket is readable, or the time is over; return those sockets.
+    def sleep(self, seconds: float, *, socket: int | None, unless: Callable[[], bool]) -> bool:
+        """Sleep until woken, the socket is readable, or the time is over; tell if it is readable.
 
         `unless` is asked after `wake` has begun to count, so that what happens just before the
         sleep is not slept through.
         """
-        self._watch(set(sockets))
+        # Registered anew each time: another connection may have got the number of a closed one.
+        if socket is not None:
+            self._selector.register(socket, selectors.EVENT_READ)
         self._asleep = True
         try:
             timeout = 0.0 if unless() else min(max(0.0, seconds), LONGEST_SLEEP)
             ready = {key.fd for key, _ in self._selector.select(timeout)}
         finally:
             self._asleep = False
+            if socket is not None:
+                self._selector.unregister(socket)
         if self._receiver.fileno() in ready:
             with suppress(BlockingIOError):
                 while self._receiver.recv(4096):
                     pass
-        return ready & self._watched
+        return socket in ready
 
     def close(self) -> None:
         """Close the pipe and the selector."""
         self._selector.close()
         self._receiver.close()
         self._sender.close()
-
-    def _watch(self, sockets: set[int]) -> None:
-        for fd in self._watched - sockets:
-            with suppress(KeyError, ValueError, OSError):
-                self._selector.unregister(fd)
-        for fd in sockets - self._watched:
-            self._selector.register(fd, selectors.EVENT_READ)
-        self._watched = sockets

@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -25,7 +25,7 @@ class Watchdog:
 
     def __init__(self, patience: float = PATIENCE) -> None:
         self.patience = patience
-        self._guarded: dict[int, float] = {}
+        self._guarded: dict[object, tuple[float, Callable[[], int | None]]] = {}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="outbox-watchdog", daemon=True)
 
@@ -38,23 +38,29 @@ class Watchdog:
         self._stopped.set()
 
     @contextmanager
-    def guard(self, fd: int) -> Iterator[None]:
-        """Shut `fd` down if the block takes longer than the patience."""
-        self._guarded[fd] = time.monotonic() + self.patience
+    def guard(self, fd: Callable[[], int | None]) -> Iterator[None]:
+        """Shut the socket down if the block takes longer than the patience.
+
+        `fd` is asked only then, since a connection that is being made has no socket at first.
+        """
+        key = object()
+        self._guarded[key] = (time.monotonic() + self.patience, fd)
         try:
             yield
         finally:
-            self._guarded.pop(fd, None)
+            self._guarded.pop(key, None)
 
     def _watch(self) -> None:
         while not self._stopped.wait(1.0):
             now = time.monotonic()
-            for fd, deadline in list(self._guarded.items()):
-                if now > deadline and self._guarded.pop(fd, None) is not None:
-                    _shut_down(fd)
+            for key, (deadline, fd) in list(self._guarded.items()):
+                if now > deadline and self._guarded.pop(key, None) is not None:
+                    _shut_down(fd())
 
 
-def _shut_down(fd: int) -> None:
+def _shut_down(fd: int | None) -> None:
+    if fd is None:
+        return
     with suppress(OSError), socket.socket(fileno=os.dup(fd)) as duplicate:
         duplicate.shutdown(socket.SHUT_RDWR)
 

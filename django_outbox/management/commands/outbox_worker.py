@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from types import FrameType
 from typing import Any, NoReturn
 from uuid import uuid4
@@ -22,6 +23,12 @@ from ...worker import reloading
 from ...worker.database import summary
 from ...worker.loop import Options, Worker
 from ..base import OutboxCommand, log_to_stderr, number
+
+SAME_SIGNAL = 0.5
+"""Seconds within which a reloading worker takes two signals for one.
+
+A terminal sends its CTRL-C to the child and to the parent, which passes it on.
+"""
 
 
 class Command(OutboxCommand):
@@ -105,6 +112,7 @@ class Command(OutboxCommand):
         handlers = self._handlers(options["queues"])
         worker_id = self._worker_id(options["worker_id"])
         alias = self.ready_database(options["database"])
+        _check_pool(alias, options["concurrency"])
         worker = Worker(
             handlers,
             Options(
@@ -167,6 +175,20 @@ class Command(OutboxCommand):
         return given
 
 
+def _check_pool(alias: str, concurrency: int) -> None:
+    """See that Django's connection pool has a connection for every handler thread."""
+    pool = connections[alias].settings_dict.get("OPTIONS", {}).get("pool")
+    if not pool:
+        return
+    limits = pool if isinstance(pool, dict) else {}
+    size = limits.get("max_size") or limits.get("min_size", 4)  # as psycopg_pool has it
+    if size < concurrency:
+        raise CommandError(
+            f"{concurrency} threads need as many connections, and the pool of the database "
+            f"{alias!r} has {size}. Raise its max_size, or lower --concurrency."
+        )
+
+
 def _stop_on_signals(worker: Worker) -> list[int]:
     """Stop in good order on the first SIGTERM or SIGINT, at once on the second.
 
@@ -174,8 +196,13 @@ def _stop_on_signals(worker: Worker) -> list[int]:
     """
     received: list[int] = []
 
+    first = 0.0
+
     def stop(signum: int, frame: FrameType | None) -> None:
-        if received:
+        nonlocal first
+        if not received:
+            first = time.monotonic()
+        elif not (reloading.is_child() and time.monotonic() - first < SAME_SIGNAL):
             os._exit(128 + signum)
         received.append(signum)
         worker.stop()
