@@ -6,6 +6,7 @@ E003  a bad value
 E004  a handler whose message type cannot be resolved
 W001  the database looks pooled, so LISTEN would not work on it
 W002  a handler that `max_deliveries` ends before its strategy does
+W003  the database that messages go to is not PostgreSQL
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from django.apps.config import AppConfig
 from django.conf import settings as django_settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
 
 from . import conf
 from .handlers import Handler, LateDecoder, registry
+from .publishing import default_alias
 
 
 @checks.register()
@@ -65,6 +68,28 @@ def check_listening(
         for alias, database in django_settings.DATABASES.items()
         if database.get("DISABLE_SERVER_SIDE_CURSORS")
         and "postgresql" in database.get("ENGINE", "")
+    ]
+
+
+@checks.register()
+def check_database(
+    app_configs: Sequence[AppConfig] | None, **kwargs: Any
+) -> list[checks.CheckMessage]:
+    """Warn where publishing would fail, and migrate makes no tables."""
+    alias = default_alias()
+    connection = connections[alias]
+    if connection.vendor == "postgresql":
+        return []
+    return [
+        checks.Warning(
+            f"Messages go to the database {alias!r}, which is {connection.display_name}; "
+            "django_outbox needs PostgreSQL, so publishing there fails.",
+            hint=(
+                f"Point DATABASES[{alias!r}] to a PostgreSQL server, or have a database router "
+                "send django_outbox to one."
+            ),
+            id="django_outbox.W003",
+        )
     ]
 
 

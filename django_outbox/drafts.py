@@ -112,7 +112,7 @@ class DraftOptions:
         elif content_type != codecs.BINARY:
             raise ValueError(
                 f"The content-type header {headers[codecs.CONTENT_TYPE]!r} goes with a payload of "
-                f"bytes; this one is a {type(payload).__name__} and is stored as {content_type}."
+                f"bytes; this one is of type {type(payload).__name__}, stored as {content_type}."
             )
         return Draft(
             queue=self.queue,
@@ -130,13 +130,13 @@ class DraftOptions:
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     if not isinstance(headers, Mapping):
-        raise TypeError(f"headers must map str to str; they are a {type(headers).__name__}.")
+        raise TypeError(f"headers must map str to str; they are of type {type(headers).__name__}.")
     checked: dict[str, str] = {}
     for name, value in headers.items():
         if not all(isinstance(text, str) for text in (name, value)):
             raise TypeError(
-                f"headers must map str to str; {name!r} is a {type(name).__name__} and its value "
-                f"a {type(value).__name__}."
+                f"headers must map str to str; {name!r} is of type {type(name).__name__}, and its "
+                f"value of type {type(value).__name__}."
             )
         for what, text in (("name", name), ("value", value)):
             if flaw := names.flaw_in_text(text):
@@ -149,7 +149,7 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 def _check_correlation_id(correlation_id: str) -> None:
     if not isinstance(correlation_id, str):
         raise TypeError(
-            f"correlation_id must be a str; it is a {type(correlation_id).__name__}. "
+            f"correlation_id must be a str; it is of type {type(correlation_id).__name__}. "
             "Write str(…) around it."
         )
     if flaw := names.flaw_in_name(correlation_id):
@@ -168,7 +168,8 @@ def check_timer(timer_id: str | None, timer_conflict: TimerConflict) -> None:
         return
     if not isinstance(timer_id, str):
         raise TypeError(
-            f"timer_id must be a str; it is a {type(timer_id).__name__}. Write str(…) around it."
+            f"timer_id must be a str; it is of type {type(timer_id).__name__}. "
+            "Write str(…) around it."
         )
     if flaw := names.flaw_in_name(timer_id):
         raise ValueError(f"The timer_id {flaw}.")
@@ -178,7 +179,9 @@ def _checked_max_attempts(max_attempts: object) -> int | None:
     if max_attempts is None:
         return None
     if isinstance(max_attempts, bool) or not isinstance(max_attempts, int):
-        raise TypeError(f"max_attempts must be an int; it is a {type(max_attempts).__name__}.")
+        raise TypeError(
+            f"max_attempts must be an int; it is of type {type(max_attempts).__name__}."
+        )
     if not 1 <= max_attempts <= MAX_ATTEMPTS:
         raise ValueError(
             f"max_attempts must lie between 1 and {MAX_ATTEMPTS:,}; it is {max_attempts}."
@@ -204,7 +207,7 @@ def _deadline(
 def _checked_moment(activate_at: datetime) -> datetime:
     if not isinstance(activate_at, datetime):
         raise TypeError(
-            f"activate_at must be an aware datetime; it is a {type(activate_at).__name__}."
+            f"activate_at must be an aware datetime; it is of type {type(activate_at).__name__}."
         )
     if activate_at.utcoffset() is None:
         raise ValueError(
@@ -236,7 +239,8 @@ def _duration(name: str, value: object) -> timedelta:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(
-            f"{name} must be a timedelta, or seconds as a number; it is a {type(value).__name__}."
+            f"{name} must be a timedelta, or seconds as a number; it is of type "
+            f"{type(value).__name__}."
         )
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{name} must be finite; it is {value}.")

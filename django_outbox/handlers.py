@@ -230,11 +230,24 @@ def _check_seconds(name: str, value: object, *, least: float = 0.001) -> None:
 def _check_function(function: Callable[..., Any]) -> None:
     if not callable(function):
         raise ImproperlyConfigured(f"A handler must be callable; {function!r} is not.")
+    if inspect.isclass(function):
+        raise ImproperlyConfigured(
+            f"{_name_of(function)} is a class; calling it would only make an instance. Register a "
+            "function, or an instance whose __call__ takes the message."
+        )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ImproperlyConfigured(
             f"{_name_of(function)} is a generator, so calling it would run nothing. "
             "Return a list of OutboxResponse instead."
         )
+    try:
+        inspect.signature(function).bind(object())
+    except TypeError as error:
+        raise ImproperlyConfigured(
+            f"{_name_of(function)} cannot be called with a message as its only argument: {error}."
+        ) from error
+    except ValueError:
+        pass  # a builtin, whose signature nobody knows
 
 
 def _decoder_for(function: Callable[..., Any]) -> Callable[[bytes, str], Any]:
@@ -297,7 +310,10 @@ def _decoder_to(target: Any, function: Callable[..., Any]) -> Callable[[bytes, s
             f"{_name_of(function)} takes Message[{getattr(target, '__name__', target)}], which "
             "pydantic decodes: pip install 'django-outbox-pg[pydantic]', or annotate it as Message."
         ) from error
-    return decoder(target)
+    try:
+        return decoder(target)
+    except ImproperlyConfigured as error:
+        raise ImproperlyConfigured(f"The handler {_name_of(function)}: {error}") from error
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -6,17 +6,23 @@ None of them shows its payload in its repr, so none can leak one into a log.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from . import codecs
 from .errors import InvalidPayload
 
-T = TypeVar("T")
+if sys.version_info >= (3, 13):
+    from typing import TypeVar
+else:
+    from typing_extensions import TypeVar
+
+T = TypeVar("T", default=Any)
 
 FIRST_MOMENT = datetime(1, 1, 1, tzinfo=UTC)
 LAST_MOMENT = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
@@ -101,13 +107,21 @@ class Claimed(NamedTuple):
 
     def read_headers(self) -> dict[str, str]:
         """Return the headers; raise `InvalidPayload` if the column does not hold str → str."""
-        headers = json.loads(self.headers)
-        if isinstance(headers, dict) and all(isinstance(v, str) for v in headers.values()):
-            return headers
-        raise InvalidPayload("The headers column must hold an object of strings.")
+        return parse_headers(self.headers)
 
     def __repr__(self) -> str:
         return f"<Claimed {self.id} queue={self.queue!r}>"
+
+
+def parse_headers(text: str) -> dict[str, str]:
+    """Return stored headers; raise `InvalidPayload` if they are not str → str."""
+    try:
+        headers = json.loads(text)
+    except (ValueError, RecursionError):  # jsonb holds numbers and nesting that Python does not
+        headers = None
+    if isinstance(headers, dict) and all(isinstance(value, str) for value in headers.values()):
+        return headers
+    raise InvalidPayload("The headers column must hold an object of strings.")
 
 
 class Hold(Protocol):

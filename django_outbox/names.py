@@ -35,7 +35,7 @@ def flaw_in_name(name: str) -> str | None:
 def validate_queue(queue: str, *, kind: str = "queue") -> str:
     """Return `queue` if it can name a queue; raise `InvalidName` or `ReservedName`."""
     if not isinstance(queue, str):
-        raise TypeError(f"The {kind} must be a str; {queue!r} is a {type(queue).__name__}.")
+        raise TypeError(f"The {kind} must be a str; {queue!r} is of type {type(queue).__name__}.")
     if flaw := flaw_in_name(queue):
         raise InvalidName(f"The {kind} {_shown(queue)} {flaw}.")
     if queue.startswith(RESERVED_PREFIX):

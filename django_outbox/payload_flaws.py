@@ -62,17 +62,17 @@ def _find_flaw(value: Any, path: str, above: frozenset[int], default: Default) -
     try:
         return _find_flaw(default(value), path, above, default)
     except (TypeError, ValueError):
-        return path, f"it is a {type(value).__name__}"
+        return path, f"it is of type {type(value).__name__}{_remedy(value)}"
 
 
 def _find_flaw_in_mapping(
     value: Mapping[Any, Any], path: str, above: frozenset[int], default: Default
 ) -> Flaw | None:
     if not isinstance(value, dict):
-        return path, f"it is a {type(value).__name__}; make it a dict"
+        return path, f"it is of type {type(value).__name__}; make it a dict"
     for key, item in value.items():
         if not isinstance(key, str | int | float | bool | None):
-            return path, f"its key {key!r} is a {type(key).__name__}"
+            return path, f"its key {key!r} is of type {type(key).__name__}"
         if _loses(value, key):
             return path, f"its keys {key!r} and {_as_json(key)!r} are the same in JSON"
         below = f"{path}[{key!r}]"
@@ -81,6 +81,14 @@ def _find_flaw_in_mapping(
         ):
             return flaw
     return None
+
+
+def _remedy(value: Any) -> str:
+    if isinstance(value, set | frozenset):
+        return "; make it a list"
+    if hasattr(value, "pk"):
+        return "; publish its pk"
+    return ""
 
 
 def _flaw_in_string(value: str, path: str) -> Flaw | None:

@@ -13,12 +13,14 @@ from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
 from django.db import router
 
 from . import names
 from .conf import settings
 from .drafts import DraftOptions, build_draft, check_timer, checked_headers
-from .errors import TransactionRequired
+from .errors import PayloadError, PayloadTooLarge, TransactionRequired
 from .messages import Draft, OutboxResponse, Seconds, TimerConflict
 from .store.storage import Storage, storage_for
 
@@ -133,7 +135,7 @@ def publish_many(
             f"publish_many() takes an iterable of payloads; this is one {type(payloads).__name__}. "
             "Use publish() for it, or put it into a list."
         )
-    drafts = [options.draft(payload) for payload in payloads]
+    drafts = [_nth_draft(options, n, payload) for n, payload in enumerate(payloads)]
     storage = _transaction(using)
     return [id_ for chunk in _chunks(drafts) for id_ in storage.insert_many(chunk)]
 
@@ -258,6 +260,8 @@ acancel_timer = _awaitable(cancel_timer)
 
 def default_alias() -> str:
     """Return the database that messages go to when nobody says which: the router's choice."""
+    if not apps.is_installed("django_outbox"):
+        raise ImproperlyConfigured("Add 'django_outbox' to INSTALLED_APPS, and run migrate.")
     from .models import OutboxMessage
 
     return router.db_for_write(OutboxMessage)
@@ -269,6 +273,13 @@ def _transaction(using: str | None) -> Storage:
     if settings.require_atomic and not storage.depth:
         raise TransactionRequired(_NOT_ATOMIC.replace("ALIAS", repr(storage.alias)))
     return storage
+
+
+def _nth_draft(options: DraftOptions, n: int, payload: Any) -> Draft:
+    try:
+        return options.draft(payload)
+    except (PayloadError, PayloadTooLarge) as error:
+        raise type(error)(f"payloads[{n}]: {error}") from error
 
 
 def _chunks(drafts: list[Draft]) -> Iterator[list[Draft]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Protocol, cast, runtime_checkable
 
 FOREVER = 100 * 365 * 24 * 3600.0
@@ -39,15 +40,15 @@ class _Bounded:
     jitter_factor: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.max_attempts is not None and self.max_attempts < 1:
-            raise ValueError(f"max_attempts must be at least 1; it is {self.max_attempts!r}.")
-        if not 0 <= self.jitter_factor <= 2:
+        for name, value in vars(self).items():
+            if name == "max_attempts":
+                _check_attempts(value)
+            elif value is not None:
+                _check_number(name, value)
+        if not self.jitter_factor <= 2:
             raise ValueError(
                 f"jitter_factor must lie between 0 and 2; it is {self.jitter_factor!r}."
             )
-        for name, value in vars(self).items():
-            if name.endswith("_seconds") and value is not None and not value >= 0:
-                raise ValueError(f"{name} must not be negative; it is {value!r}.")
 
     def next_delay(self, *, attempt: int, elapsed: float, exception: BaseException) -> float | None:
         """Return the seconds to wait before the next attempt, or None to give up."""
@@ -68,6 +69,23 @@ class _Bounded:
     def _jitter(self) -> float:
         half = self.jitter_factor / 2
         return 1 + random.uniform(-half, half) if half else 1.0  # noqa: S311 - no secret
+
+
+def _check_attempts(value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"max_attempts must be an int; {value!r} is not.")
+    if value < 1:
+        raise ValueError(f"max_attempts must be at least 1; it is {value!r}.")
+
+
+def _check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        hint = "; a timedelta has total_seconds()" if isinstance(value, timedelta) else ""
+        raise TypeError(f"{name} must be a number; {value!r} is not{hint}.")
+    if not value >= 0:
+        raise ValueError(f"{name} must not be negative; it is {value!r}.")
 
 
 @dataclass(frozen=True)

@@ -238,6 +238,27 @@ CROSS JOIN LATERAL (
 ) AS candidate
 """
 
+FIRST_DUE = """
+SELECT queue
+FROM django_outbox_message
+WHERE queue = ANY(%(queues)s)
+    AND next_attempt_at <= clock_timestamp() + %(ahead)s * interval '1 second'
+    AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
+ORDER BY next_attempt_at, id
+LIMIT 1
+"""
+
+LIVE = """
+SELECT
+    id, message_id, queue, payload, headers::text, correlation_id, timer_id,
+    attempts_count, deliveries_count,
+    extract(epoch FROM created_at)::float8,
+    extract(epoch FROM next_attempt_at)::float8,
+    extract(epoch FROM expires_at)::float8
+FROM django_outbox_message
+ORDER BY next_attempt_at, id
+"""
+
 # A publisher that extends a timer holds its row until it commits. The worker's loop must not stand
 # still for that, so it waits a moment at most; the sub-select is a one-time filter, which runs
 # before the first row is locked, and the setting ends with the statement's own transaction.
@@ -580,6 +601,36 @@ def lock(cursor: Cursor, lease: Lease) -> bool:
     """Lock the message's row for the caller's transaction; False if the lease is lost."""
     cursor.execute(LOCK, lease._asdict())
     return cursor.fetchone() is not None
+
+
+class Stored(NamedTuple):
+    """A live message as it stands; moments in seconds since 1970."""
+
+    id: int
+    message_id: UUID
+    queue: str
+    body: bytes
+    headers: str
+    correlation_id: str
+    timer_id: str | None
+    attempts_count: int
+    deliveries_count: int
+    created_at: float
+    next_attempt_at: float
+    expires_at: float | None
+
+
+def first_due(cursor: Cursor, queues: Sequence[str], *, ahead: float) -> str | None:
+    """Return the queue whose message is to be claimed first; None if nothing is due."""
+    cursor.execute(FIRST_DUE, {"queues": list(queues), "ahead": ahead})
+    row = cursor.fetchone()
+    return None if row is None else row[0]
+
+
+def live(cursor: Cursor) -> list[Stored]:
+    """Return all messages in the order of their claims."""
+    cursor.execute(LIVE, {})
+    return [Stored._make(row) for row in cursor.fetchall()]
 
 
 class QueueCounts(NamedTuple):

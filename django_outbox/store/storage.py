@@ -15,11 +15,12 @@ from weakref import WeakKeyDictionary
 import psycopg
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
+from psycopg.pq import TransactionStatus
 
 from ..conf import settings
 from ..messages import Again, Bury, Claimed, Draft, Lease, Release
 from . import Cursor, messages
-from .messages import Lane
+from .messages import Lane, Stored
 
 
 class Storage(Protocol):
@@ -34,8 +35,14 @@ class Storage(Protocol):
     def depth(self) -> int:
         """How many transaction blocks are open, one inside the other."""
 
+    def has_opened(self, depth: int) -> bool:
+        """Tell whether a block has been opened, and not closed, since there were `depth`."""
+
     def atomic(self) -> AbstractContextManager[Any]:
         """Open a transaction, or a savepoint in the open one."""
+
+    def sheltered(self) -> AbstractContextManager[Any]:
+        """Keep what breaks the open transaction in the block from breaking it for good."""
 
     def on_commit(self, hook: Callable[[], None]) -> None:
         """Call `hook` when the open transaction has been committed."""
@@ -51,6 +58,12 @@ class Storage(Protocol):
 
     def cancel_timer(self, *, queue: str, timer_id: str) -> bool:
         """Delete a timer unless it is leased."""
+
+    def live(self) -> list[Stored]:
+        """Return every message, in the order of their claims."""
+
+    def first_due(self, queues: Sequence[str], *, ahead: float) -> str | None:
+        """Return the queue of the message that is to be claimed first, None if none is due."""
 
     def claim(
         self, lanes: Sequence[Lane], *, limit: int, worker_id: str, ahead: float
@@ -87,8 +100,24 @@ class DjangoStorage:
         connection = connections[self.alias]
         return connection.in_atomic_block + len(connection.savepoint_ids)
 
+    def has_opened(self, depth: int) -> bool:
+        return self.depth > depth
+
     def atomic(self) -> AbstractContextManager[Any]:
         return transaction.atomic(using=self.alias)
+
+    @contextmanager
+    def sheltered(self) -> Iterator[None]:
+        if not self.depth:
+            yield
+            return
+        savepoint = transaction.savepoint(using=self.alias)
+        yield
+        if self._is_broken():
+            transaction.savepoint_rollback(savepoint, using=self.alias)
+            transaction.set_rollback(False, using=self.alias)
+        else:
+            transaction.savepoint_commit(savepoint, using=self.alias)
 
     def on_commit(self, hook: Callable[[], None]) -> None:
         transaction.on_commit(hook, using=self.alias, robust=True)
@@ -108,6 +137,14 @@ class DjangoStorage:
     def cancel_timer(self, *, queue: str, timer_id: str) -> bool:
         with self._cursor() as cursor:
             return messages.cancel_timer(cursor, queue=queue, timer_id=timer_id)
+
+    def live(self) -> list[Stored]:
+        with self._cursor() as cursor:
+            return messages.live(cursor)
+
+    def first_due(self, queues: Sequence[str], *, ahead: float) -> str | None:
+        with self._cursor() as cursor:
+            return messages.first_due(cursor, queues, ahead=ahead)
 
     def claim(
         self, lanes: Sequence[Lane], *, limit: int, worker_id: str, ahead: float
@@ -143,6 +180,11 @@ class DjangoStorage:
         with self._cursor() as cursor:
             return bool(messages.renew(cursor, [lease], [ttl]))
 
+    def _is_broken(self) -> bool:
+        connection = connections[self.alias]
+        status = connection.connection.info.transaction_status
+        return connection.needs_rollback or status == TransactionStatus.INERROR
+
     def _cursor(self) -> AbstractContextManager[Cursor]:
         return connections[self.alias].cursor()
 
@@ -172,7 +214,9 @@ def storage_for(alias: str) -> Storage:
     connection = connections[alias]
     if connection.vendor != "postgresql":
         raise ImproperlyConfigured(
-            f"django_outbox needs PostgreSQL; the database {alias!r} is {connection.display_name}."
+            f"django_outbox needs PostgreSQL, and the database {alias!r} is "
+            f"{connection.display_name}. Name another with using=…, or point DATABASES[{alias!r}] "
+            "to a PostgreSQL server."
         )
     return DjangoStorage(alias)
 

@@ -121,7 +121,7 @@ class Delivery:
 
     def ack(self) -> None:
         """Remove the message in the transaction that its handler has opened."""
-        if self.storage.depth <= self.depth:
+        if not self.storage.has_opened(self.depth):
             raise TransactionManagementError(
                 "message.ack() settles the message together with your writes, so it belongs inside "
                 f"transaction.atomic() on the database {self.storage.alias!r}. To be done without "

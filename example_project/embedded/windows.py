@@ -60,7 +60,7 @@ class TemporaryServer:
         self.stop()
 
 
-def start_temporary(version: int = 18, *, durable: bool = True) -> TemporaryServer:  # noqa: ARG001
+def start_temporary(version: int = 18, *, durable: bool = True) -> TemporaryServer:
     """Start a server of the major version; it is durable either way."""
     return TemporaryServer(version)
 

@@ -11,6 +11,7 @@ from django.db.models import Q
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 
+from ... import names
 from ...messages import ReplayResult
 from ...models import DeadLetter
 from ...querysets import DeadLetterQuerySet
@@ -83,6 +84,8 @@ def _chosen(options: dict[str, Any]) -> Q:
     if options["ids"]:
         chosen &= _with_ids(options["ids"])
     if options["queue"] is not None:
+        if flaw := names.flaw_in_text(options["queue"]):
+            raise CommandError(f"--queue {flaw}.")
         chosen &= Q(queue=options["queue"])
     if options["reason"] is not None:
         chosen &= Q(failure_reason=options["reason"])

@@ -35,12 +35,16 @@ class Command(OutboxCommand):
             self.stdout.write("The outbox is empty, and no handler is registered.")
             return
         for line in _table(queues):
-            self.stdout.write(line)
+            self.stdout.write(self._printable(line))
         for queue in queues:
             if not queue["has_handler"] and queue["ready"]:
-                self.stdout.write(
-                    self.style.WARNING(f"No handler is registered here for {queue['queue']!r}.")
-                )
+                warning = f"No handler is registered here for {queue['queue']!r}."
+                self.stdout.write(self.style.WARNING(self._printable(warning)))
+
+    def _printable(self, text: str) -> str:
+        """Escape what the terminal cannot show: a queue may have any name."""
+        encoding = getattr(self.stdout, "encoding", None) or "utf-8"
+        return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _queues(alias: str) -> list[dict[str, Any]]:
@@ -67,10 +71,10 @@ def _queues(alias: str) -> list[dict[str, Any]]:
 
 
 def _table(queues: list[dict[str, Any]]) -> list[str]:
-    rows = [COLUMNS]
+    rows: list[tuple[str, ...]] = [COLUMNS]
     for queue in queues:
         counts = [f"{queue[name]:,}" for name in COLUMNS[1:-1]]
-        rows.append((queue["queue"], *counts, _age(queue["oldest_ready_seconds"])))
+        rows.append((_shown(queue["queue"]), *counts, _age(queue["oldest_ready_seconds"])))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -81,6 +85,10 @@ def _table(queues: list[dict[str, Any]]) -> list[str]:
         )
         for row in rows
     ]
+
+
+def _shown(name: str) -> str:
+    return name if name.isprintable() else ascii(name)
 
 
 def _age(seconds: float | None) -> str:

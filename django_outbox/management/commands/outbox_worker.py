@@ -109,6 +109,7 @@ class Command(OutboxCommand):
             reload = options["reload"]
         if reload and not reloading.is_child():
             sys.exit(reloading.supervise())
+        signals = Signals()
         handlers = self._handlers(options["queues"])
         worker_id = self._worker_id(options["worker_id"])
         alias = self.ready_database(options["database"])
@@ -127,7 +128,7 @@ class Command(OutboxCommand):
             ),
         )
         connections.close_all()  # the worker counts its connections, and this one is not of them
-        signals = _stop_on_signals(worker)
+        signals.stop(worker)
         if options["verbosity"] > 0:
             self.stderr.write(
                 f"Worker {worker_id} serves {', '.join(handlers)} on {alias!r} with "
@@ -138,11 +139,11 @@ class Command(OutboxCommand):
             _leave_at_once(code)
         sys.exit(code)
 
-    def _run(self, worker: Worker, signals: list[int], *, reload: bool) -> int:
+    def _run(self, worker: Worker, signals: Signals, *, reload: bool) -> int:
         try:
             if reload:
                 with reloading.watch(worker.stop) as changes:
-                    return changes.exit_code(worker.run(), stopped=bool(signals))
+                    return changes.exit_code(worker.run(), stopped=bool(signals.received))
             return worker.run()
         except psycopg.Error as error:
             raise CommandError(
@@ -189,27 +190,33 @@ def _check_pool(alias: str, concurrency: int) -> None:
         )
 
 
-def _stop_on_signals(worker: Worker) -> list[int]:
-    """Stop in good order on the first SIGTERM or SIGINT, at once on the second.
+class Signals:
+    """SIGTERM and SIGINT: the first stops the worker in good order, the second ends the process.
 
-    Return the list that the signals received will stand in.
+    They are taken as soon as the command begins; `received` are those that came.
     """
-    received: list[int] = []
 
-    first = 0.0
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self._worker: Worker | None = None
+        self._first = 0.0
+        signal.signal(signal.SIGTERM, self._take)
+        signal.signal(signal.SIGINT, self._take)
 
-    def stop(signum: int, frame: FrameType | None) -> None:
-        nonlocal first
-        if not received:
-            first = time.monotonic()
-        elif not (reloading.is_child() and time.monotonic() - first < SAME_SIGNAL):
+    def stop(self, worker: Worker) -> None:
+        """Stop this worker at the first signal, at once if it has come already."""
+        self._worker = worker
+        if self.received:
+            worker.stop()
+
+    def _take(self, signum: int, frame: FrameType | None) -> None:
+        if not self.received:
+            self._first = time.monotonic()
+        elif not (reloading.is_child() and time.monotonic() - self._first < SAME_SIGNAL):
             os._exit(128 + signum)
-        received.append(signum)
-        worker.stop()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    return received
+        self.received.append(signum)
+        if self._worker is not None:
+            self._worker.stop()
 
 
 def _leave_at_once(code: int) -> NoReturn:

@@ -196,8 +196,15 @@ def check_the_books(story: Story) -> bool:
     seconds = time.perf_counter() - story.began
     story.screen.end(good=not failed, text=f"{verdict}, after {seconds:.0f} s")
     if not failed:
-        story.screen.say("See it in a browser: python manage.py demo --serve")
+        story.screen.say(f"See it in a browser: {serve_command()}")
     return not failed
+
+
+def serve_command() -> str:
+    """Return what to type to open the shop: through tox where tox has the only environment."""
+    if "TOX_ENV_NAME" in os.environ:
+        return "python3 -m tox run -e demo -- --serve"
+    return "python manage.py demo --serve"
 
 
 def _sell(story: Story, count: int) -> None:
