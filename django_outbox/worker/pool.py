@@ -23,6 +23,11 @@ Job = Callable[[], None]
 IDLE_AFTER = 1.0
 """Seconds without work after which a thread closes the connections it need not keep."""
 
+SHORT = 0.001
+"""Seconds; handlers that are quicker are told of in groups of up to `MOST_UNTOLD`."""
+
+MOST_UNTOLD = 50
+
 PAUSE_AFTER_FAULT = 60.0
 """Seconds until a message is tried again that could not be delivered for no fault of its own."""
 
@@ -113,6 +118,7 @@ class Pool:
         return not (self._waiting or self._running or self._ended or self._open_jobs)
 
     def _work(self) -> None:
+        sessions.begin()
         while (job := self._next()) is not None:
             if isinstance(job, Delivery):
                 self._deliver(job)
@@ -139,10 +145,20 @@ class Pool:
         _guarded(sessions.tidy)
         self._ended.append((delivery, outcome))
         del self._running[delivery]
-        # One that has settled itself leaves the loop nothing to write; it need only be told when
-        # more work is wanted.
-        if not is_settled(outcome) or len(self._waiting) <= self.size:
+        if self._is_worth_a_wake(delivery, outcome):
             self._wake()
+
+    def _is_worth_a_wake(self, delivery: Delivery, outcome: Outcome) -> bool:
+        """Tell whether to end the loop's sleep for this outcome.
+
+        While short handlers follow each other, the next of them will do, or the last. One that has
+        settled itself leaves the loop nothing to write; it is only told when more work is wanted.
+        """
+        if len(self._waiting) <= self.size:
+            return True
+        if is_settled(outcome):
+            return False
+        return delivery.duration > SHORT or len(self._ended) >= MOST_UNTOLD
 
     def _outcome(self, delivery: Delivery) -> Outcome:
         try:

@@ -9,6 +9,7 @@ autocommit turned off, or session state.
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -34,6 +35,10 @@ _SESSION_STATE = re.compile(
     r"|\bset_config\s*\(|\bpg_(?:try_)?advisory_lock",
     re.IGNORECASE | re.DOTALL,
 )
+
+
+_own = threading.local()
+"""A handler thread's connections as they are made: Django's own list of them is slow to walk."""
 
 
 class SessionStateWatcher:
@@ -68,6 +73,9 @@ def watch(connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
     """
     if not connection.autocommit and not connection.in_atomic_block:
         connection.set_autocommit(True)
+    known = getattr(_own, "connections", None)
+    if known is not None and connection not in known:
+        known.append(connection)
     if _watcher(connection) is None:
         connection.execute_wrappers.append(SessionStateWatcher())
 
@@ -77,6 +85,11 @@ def _watcher(connection: BaseDatabaseWrapper) -> SessionStateWatcher | None:
         if isinstance(wrapper, SessionStateWatcher):
             return wrapper
     return None
+
+
+def begin() -> None:
+    """Prepare a thread that is to run handlers: it has no connections yet."""
+    _own.connections = []
 
 
 def depths() -> dict[str, int]:
@@ -146,6 +159,7 @@ def forget_all() -> None:
     for alias in connections:
         with suppress(AttributeError):
             del connections[alias]
+    begin()
 
 
 def discard(connection: BaseDatabaseWrapper) -> None:
@@ -162,10 +176,13 @@ def discard(connection: BaseDatabaseWrapper) -> None:
                 pool.putconn(raw)
     with suppress(AttributeError):
         del connections[connection.alias]
+    with suppress(AttributeError, ValueError):
+        _own.connections.remove(connection)
 
 
 def _used() -> Iterator[BaseDatabaseWrapper]:
-    for connection in connections.all(initialized_only=True):
+    known = getattr(_own, "connections", None)
+    for connection in connections.all(initialized_only=True) if known is None else list(known):
         if connection.connection is not None:
             yield connection
 
