@@ -77,8 +77,13 @@ class Handler:
 
 
 async def _await_within(awaitable: Awaitable[Any], timeout: float | None) -> Any:
-    async with asyncio.timeout(timeout):
-        return await awaitable
+    try:
+        async with asyncio.timeout(timeout) as limit:
+            return await awaitable
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise TimeoutError(f"The handler took longer than its timeout of {timeout:g} s") from None
 
 
 def _responses(result: Any) -> list[OutboxResponse]:

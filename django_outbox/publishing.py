@@ -6,6 +6,7 @@ transaction is open.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -271,8 +272,18 @@ def _transaction(using: str | None) -> Storage:
     """Return the storage to publish to, which must have a transaction open."""
     storage = storage_for(using or default_alias())
     if settings.require_atomic and not storage.depth:
+        if _in_event_loop():
+            raise TransactionRequired(_ASYNC_NOT_ATOMIC)
         raise TransactionRequired(_NOT_ATOMIC.replace("ALIAS", repr(storage.alias)))
     return storage
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _nth_draft(options: DraftOptions, n: int, payload: Any) -> Draft:

@@ -37,6 +37,8 @@ class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
 
     def replay_in_batches(self, per_second: float | None = None) -> Iterator[ReplayResult]:
         """Replay as `replay` does and yield the result of each batch when it is done."""
+        if per_second is not None and not isinstance(per_second, int | float):
+            raise TypeError(f"per_second must be a number; {per_second!r} is not.")
         if per_second is not None and not per_second >= SLOWEST:
             raise ValueError(f"per_second must be at least {SLOWEST}; it is {per_second!r}.")
         step = 0.0 if per_second is None else 1 / per_second

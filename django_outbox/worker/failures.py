@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TypeAlias
 
 from ..conf import settings
+from ..errors import InvalidPayload
 
 logger = logging.getLogger("django_outbox")
 
@@ -54,7 +55,7 @@ def to_log(exception: BaseException | None) -> ExcInfo | None:
 
     None where a renderer is set: the traceback may hold what it is to keep out.
     """
-    if exception is None or settings.renders_exceptions:
+    if exception is None or isinstance(exception, InvalidPayload) or settings.renders_exceptions:
         return None
     return type(exception), exception, _from_handler(exception)
 
@@ -88,6 +89,8 @@ def _headline_and_traceback(exception: BaseException, name: str) -> str:
     except BaseException:
         message = "<its text cannot be shown>"
     headline = f"{name}: {message}"[:_HEADLINE] if message else name
+    if isinstance(exception, InvalidPayload):
+        return headline  # it comes from reading the message, and says all there is to say
     lines = traceback.format_exception(type(exception), exception, _from_handler(exception))
     return f"{headline}\n\n{''.join(lines)}"
 

@@ -92,7 +92,7 @@ class Reporter:
     def timed_out(self, delivery: Delivery) -> None:
         """Report a handler past its timeout, whose lease is no longer renewed."""
         logger.warning(
-            "%s is past its timeout of %g s; its lease is no longer renewed.",
+            "The handler of %s is past its timeout of %g s; the lease is no longer renewed.",
             _name(delivery),
             delivery.handler.timeout,
             extra={"event": "handler_timeout", **self._extra(delivery)},
@@ -113,10 +113,10 @@ class Reporter:
 
     def _buried(self, delivery: Delivery, outcome: Bury) -> None:
         logger.error(
-            "Buried %s as %s: %s",
+            "Buried %s as %s%s",
             _name(delivery),
             outcome.reason,
-            _headline(outcome.error),
+            f": {_headline(outcome.error)}" if outcome.error else "",
             exc_info=failures.to_log(outcome.exception),
             extra={"event": "message_buried", "reason": outcome.reason, **self._extra(delivery)},
         )

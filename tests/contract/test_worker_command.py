@@ -35,9 +35,11 @@ def handled() -> list[tuple[str, Any]]:
 
 def run(*arguments: str) -> int:
     """Run the command and return its exit code."""
-    with pytest.raises(SystemExit) as ended:
+    try:
         call_command("outbox_worker", "--drain", "--verbosity", "0", *arguments)
-    return int(str(ended.value.code))
+    except SystemExit as ended:
+        return int(str(ended.code))
+    return 0
 
 
 def test_draining_serves_every_queue_that_has_a_handler_and_exits_0(

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
@@ -102,6 +103,11 @@ class Command(OutboxCommand):
         except (BadLine, DatabaseError) as error:
             progress.clear()
             raise CommandError(f"{error}\n{_what_is_stored(committed)}") from error
+        except KeyboardInterrupt:
+            progress.clear()
+            raise CommandError(
+                f"Interrupted. {_what_is_stored(committed)}", returncode=130
+            ) from None
         progress.clear()
         self.stdout.write(_summary(progress))
 
@@ -211,6 +217,13 @@ def _object_without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
+_EXAMPLES = {
+    "activate_at": "write it in ISO 8601 with its offset, such as 2026-12-24T10:00+01:00",
+    "activate_in": "write seconds, or ISO 8601 such as PT5M",
+    "expires_in": "write seconds, or ISO 8601 such as PT5M",
+}
+
+
 def _moments(line: Line, value: dict[str, Any]) -> dict[str, Any]:
     """Return the options that JSON can only write as text, as what they mean."""
     meant = {}
@@ -226,7 +239,13 @@ def _moments(line: Line, value: dict[str, Any]) -> dict[str, Any]:
             except (ValueError, OverflowError) as error:
                 raise BadLine(line.number, f"{name} {text!r}: {error}.") from error
             if meant[name] is None:
-                raise BadLine(line.number, f"{name} {text!r} is not in ISO 8601.")
+                raise BadLine(line.number, f"{name} {text!r} cannot be read; {_EXAMPLES[name]}.")
+    moment = meant.get("activate_at")
+    if isinstance(moment, datetime) and moment.utcoffset() is None:
+        raise BadLine(
+            line.number,
+            f"activate_at {value['activate_at']!r} has no offset; {_EXAMPLES['activate_at']}.",
+        )
     return meant
 
 

@@ -137,7 +137,8 @@ class Command(OutboxCommand):
         code = self._run(worker, signals, reload=reload)
         if worker.has_stuck_handlers:
             _leave_at_once(code)
-        sys.exit(code)
+        if code:
+            sys.exit(code)
 
     def _run(self, worker: Worker, signals: Signals, *, reload: bool) -> int:
         try:
