@@ -1,0 +1,43 @@
+"""The statements on `django_outbox_message`, each beside the function that runs it.
+
+A message is inserted (`publishing`), claimed under a fresh token (`claiming`), and then settled by
+whoever has that token (`settling`); `reading` is for tests and for people.
+"""
+
+from .claiming import Lane, claim, first_due, soonest
+from .publishing import cancel_timer, insert, insert_many
+from .reading import QueueCounts, Stored, counts, live
+from .settling import (
+    bury,
+    complete,
+    complete_one,
+    complete_unlocked,
+    lock,
+    release,
+    renew,
+    retry,
+    still_held,
+)
+
+__all__ = [
+    "Lane",
+    "QueueCounts",
+    "Stored",
+    "bury",
+    "cancel_timer",
+    "claim",
+    "complete",
+    "complete_one",
+    "complete_unlocked",
+    "counts",
+    "first_due",
+    "insert",
+    "insert_many",
+    "live",
+    "lock",
+    "release",
+    "renew",
+    "retry",
+    "soonest",
+    "still_held",
+]

@@ -1,0 +1,153 @@
+"""Claim what is due, and look for what will be.
+
+The clock is wrapped in a sub-select so that the planner may treat it as one value and use it to
+bound an index scan. Differences of moments are taken as numbers: a row may hold `infinity`, which
+an interval could not before PostgreSQL 17.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import uuid4
+
+from ...messages import Claimed
+from .. import Cursor
+
+
+class Lane(NamedTuple):
+    """A queue to claim from: its lease's length in seconds, and the position to scan from.
+
+    The position is `(next_attempt_at, id)` of a row that need not be looked at again, the moment
+    in seconds since 1970; the default lies before every row.
+    """
+
+    queue: str
+    lease_ttl: float
+    low_at: float = float("-inf")
+    low_id: int = -(2**63)
+
+
+# Each lane is a queue with the position to scan from. The lateral scan walks the claim index in
+# order and the outer LIMIT stops it without a sort, so nothing is locked that is not claimed.
+# The position is kept ten seconds behind the clock, so that rows of slow transactions are seen.
+# MATERIALIZED keeps a nested loop from running the scan again, which would claim too much.
+CLAIM = """
+WITH picked AS MATERIALIZED (
+    SELECT candidate.id, lane.lease_ttl, lane.rank
+    FROM unnest(
+        %(queues)s::text[], %(lease_ttls)s::float8[], %(low_ats)s::float8[], %(low_ids)s::bigint[]
+    ) WITH ORDINALITY AS lane (queue, lease_ttl, low_at, low_id, rank)
+    CROSS JOIN LATERAL (
+        SELECT id
+        FROM django_outbox_message
+        WHERE queue = lane.queue
+            AND (next_attempt_at, id) > (
+                LEAST(
+                    to_timestamp(lane.low_at),
+                    (SELECT clock_timestamp()) - interval '10 seconds'
+                ),
+                lane.low_id
+            )
+            AND next_attempt_at <=
+                (SELECT clock_timestamp() + %(ahead)s * interval '1 second')
+            AND (lease_expires_at IS NULL OR lease_expires_at < (SELECT clock_timestamp()))
+        ORDER BY next_attempt_at, id
+        LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED
+    ) AS candidate
+    LIMIT %(limit)s
+)
+UPDATE django_outbox_message AS message
+SET lease_token = %(token)s,
+    lease_expires_at = clock_timestamp() + picked.lease_ttl * interval '1 second',
+    leased_by = %(worker_id)s,
+    deliveries_count = LEAST(message.deliveries_count, 2147483646) + 1
+FROM picked
+WHERE message.id = picked.id
+RETURNING
+    message.id, message.message_id, message.queue, message.payload, message.headers::text,
+    message.correlation_id, message.timer_id, message.max_attempts, message.attempts_count,
+    message.deliveries_count,
+    extract(epoch FROM message.created_at)::float8,
+    CASE WHEN isfinite(message.first_attempt_at)
+        THEN extract(epoch FROM clock_timestamp() - message.first_attempt_at)::float8
+    END,
+    COALESCE(
+        message.expires_at <= clock_timestamp() + %(ahead)s * interval '1 second', false
+    ),
+    extract(epoch FROM message.next_attempt_at)::float8,
+    picked.rank
+"""
+
+
+def claim(
+    cursor: Cursor, lanes: Sequence[Lane], *, limit: int, worker_id: str, ahead: float = 0.0
+) -> list[Claimed]:
+    """Lease up to `limit` due messages, lane by lane in the order given, and return them so.
+
+    What is due or expires within `ahead` seconds counts as due or expired.
+    """
+    token = uuid4()
+    cursor.execute(
+        CLAIM,
+        {
+            "queues": [lane.queue for lane in lanes],
+            "lease_ttls": [lane.lease_ttl for lane in lanes],
+            "low_ats": [lane.low_at for lane in lanes],
+            "low_ids": [lane.low_id for lane in lanes],
+            "limit": limit,
+            "token": token,
+            "worker_id": worker_id,
+            "ahead": ahead,
+        },
+    )
+    claimed = [Claimed._make((*row, token)) for row in cursor.fetchall()]
+    claimed.sort(key=lambda row: (row.rank, row.due_at, row.id))
+    return claimed
+
+
+SOONEST = """
+SELECT
+    min(extract(epoch FROM candidate.next_attempt_at)::float8)
+    - extract(epoch FROM clock_timestamp())::float8
+FROM unnest(%(queues)s::text[]) AS lane (queue)
+CROSS JOIN LATERAL (
+    SELECT next_attempt_at
+    FROM django_outbox_message
+    WHERE queue = lane.queue
+        AND next_attempt_at >
+            CASE WHEN %(overdue)s THEN '-infinity' ELSE (SELECT clock_timestamp()) END
+        AND (lease_expires_at IS NULL OR lease_expires_at < (SELECT clock_timestamp()))
+    ORDER BY next_attempt_at, id
+    LIMIT 1
+) AS candidate
+"""
+
+
+def soonest(cursor: Cursor, queues: Sequence[str], *, overdue: bool) -> float | None:
+    """Return the seconds until the next message is due, None if none waits.
+
+    Without `overdue` only what is still to come counts, so the answer is positive.
+    """
+    cursor.execute(SOONEST, {"queues": list(queues), "overdue": overdue})
+    seconds: float | None = cursor.fetchone()[0]
+    return seconds
+
+
+FIRST_DUE = """
+SELECT queue
+FROM django_outbox_message
+WHERE queue = ANY(%(queues)s)
+    AND next_attempt_at <= clock_timestamp() + %(ahead)s * interval '1 second'
+    AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
+ORDER BY next_attempt_at, id
+LIMIT 1
+"""
+
+
+def first_due(cursor: Cursor, queues: Sequence[str], *, ahead: float) -> str | None:
+    """Return the queue whose message is to be claimed first; None if nothing is due."""
+    cursor.execute(FIRST_DUE, {"queues": list(queues), "ahead": ahead})
+    row = cursor.fetchone()
+    return None if row is None else row[0]

@@ -1,0 +1,221 @@
+"""Insert messages, and move or cancel timers.
+
+The deadline is taken once in each statement, from `clock_timestamp()`: `now()` stands still inside
+the caller's transaction. Durations come as seconds, since an interval of days would follow the
+session's time zone through a change to or from summer time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+
+from ...messages import Draft
+from .. import Cursor
+
+INSERT = """
+WITH stored AS (
+    INSERT INTO django_outbox_message
+        (queue, payload, headers, correlation_id, max_attempts, next_attempt_at, expires_at)
+    SELECT
+        %(queue)s, %(body)s, %(headers)s::jsonb, %(correlation_id)s, %(max_attempts)s::integer,
+        deadline.at, deadline.at + %(expires_in)s::float8 * interval '1 second'
+    FROM (
+        SELECT LEAST(
+            COALESCE(
+                %(activate_at)s::timestamptz,
+                clock_timestamp() + %(activate_in)s * interval '1 second'
+            ),
+            '9999-12-31 23:59:59.999999Z'
+        ) AS at
+    ) AS deadline
+    RETURNING id, queue, next_attempt_at
+)
+SELECT
+    id,
+    CASE WHEN %(notify)s AND next_attempt_at <= clock_timestamp()
+        THEN pg_notify('django_outbox', queue)
+    END
+FROM stored
+"""
+
+INSERT_TIMER = """
+WITH stored AS (
+    INSERT INTO django_outbox_message
+        (queue, payload, headers, correlation_id, timer_id, max_attempts,
+         next_attempt_at, expires_at)
+    SELECT
+        %(queue)s, %(body)s, %(headers)s::jsonb, %(correlation_id)s, %(timer_id)s,
+        %(max_attempts)s::integer,
+        deadline.at, deadline.at + %(expires_in)s::float8 * interval '1 second'
+    FROM (
+        SELECT LEAST(
+            COALESCE(
+                %(activate_at)s::timestamptz,
+                clock_timestamp() + %(activate_in)s * interval '1 second'
+            ),
+            '9999-12-31 23:59:59.999999Z'
+        ) AS at
+    ) AS deadline
+    ON CONFLICT (queue, timer_id) WHERE timer_id IS NOT NULL DO NOTHING
+    RETURNING id, queue, next_attempt_at
+)
+SELECT
+    id,
+    CASE WHEN %(notify)s AND next_attempt_at <= clock_timestamp()
+        THEN pg_notify('django_outbox', queue)
+    END
+FROM stored
+"""
+
+# A pending timer takes the new deadline, and with it the new content and a fresh start, when it is
+# to be replaced or when the new deadline is strictly later. A leased one is left to its worker.
+# That it has the deadline and the correlation id of this statement shows that it took them.
+MOVE_TIMER = """
+WITH deadline AS MATERIALIZED (
+    SELECT LEAST(
+        COALESCE(
+                %(activate_at)s::timestamptz,
+                clock_timestamp() + %(activate_in)s * interval '1 second'
+            ),
+        '9999-12-31 23:59:59.999999Z'
+    ) AS at
+),
+stored AS (
+    INSERT INTO django_outbox_message AS live
+        (queue, payload, headers, correlation_id, timer_id, max_attempts,
+         next_attempt_at, expires_at)
+    SELECT
+        %(queue)s, %(body)s, %(headers)s::jsonb, %(correlation_id)s, %(timer_id)s,
+        %(max_attempts)s::integer,
+        deadline.at, deadline.at + %(expires_in)s::float8 * interval '1 second'
+    FROM deadline
+    ON CONFLICT (queue, timer_id) WHERE timer_id IS NOT NULL DO UPDATE SET
+        (payload, headers, correlation_id, max_attempts, next_attempt_at, expires_at,
+         attempts_count, first_attempt_at, last_attempt_at, last_error) = (
+            SELECT
+                version.payload, version.headers, version.correlation_id, version.max_attempts,
+                version.next_attempt_at, version.expires_at, version.attempts_count,
+                version.first_attempt_at, version.last_attempt_at, version.last_error
+            FROM (VALUES
+                (true, excluded.payload, excluded.headers, excluded.correlation_id,
+                 excluded.max_attempts, excluded.next_attempt_at, excluded.expires_at,
+                 0, NULL, NULL, NULL),
+                (false, live.payload, live.headers, live.correlation_id,
+                 live.max_attempts, live.next_attempt_at, live.expires_at,
+                 live.attempts_count, live.first_attempt_at, live.last_attempt_at,
+                 live.last_error)
+            ) AS version
+                (is_new, payload, headers, correlation_id, max_attempts, next_attempt_at,
+                 expires_at, attempts_count, first_attempt_at, last_attempt_at, last_error)
+            WHERE version.is_new
+                = (%(replace)s OR excluded.next_attempt_at > live.next_attempt_at)
+        )
+    WHERE live.lease_token IS NULL
+    RETURNING live.id, live.queue, live.next_attempt_at, live.correlation_id
+)
+SELECT
+    stored.id,
+    CASE
+        WHEN %(notify)s
+            AND stored.next_attempt_at = deadline.at
+            AND stored.correlation_id = %(correlation_id)s
+            AND stored.next_attempt_at <= clock_timestamp()
+        THEN pg_notify('django_outbox', stored.queue)
+    END
+FROM stored, deadline
+"""
+
+
+def insert(cursor: Cursor, draft: Draft, *, notify: bool) -> int | None:
+    """Store the draft and return its id; None if its timer is there already and stays as it is."""
+    params = {
+        "queue": draft.queue,
+        "body": draft.body,
+        "headers": json.dumps(draft.headers),
+        "correlation_id": draft.correlation_id,
+        "timer_id": draft.timer_id,
+        "max_attempts": draft.max_attempts,
+        "activate_at": draft.activate_at,
+        "activate_in": draft.activate_in.total_seconds(),
+        "expires_in": _seconds(draft.expires_in),
+        "notify": notify,
+    }
+    if draft.timer_id is None:
+        cursor.execute(INSERT, params)
+    elif draft.timer_conflict == "ignore":
+        cursor.execute(INSERT_TIMER, params)
+    else:
+        cursor.execute(MOVE_TIMER, {**params, "replace": draft.timer_conflict == "replace"})
+    row = cursor.fetchone()
+    return None if row is None else row[0]
+
+
+INSERT_MANY = """
+WITH stored AS (
+    INSERT INTO django_outbox_message
+        (queue, payload, headers, correlation_id, max_attempts, next_attempt_at, expires_at)
+    SELECT
+        %(queue)s, draft.body, draft.headers::jsonb, draft.correlation_id,
+        %(max_attempts)s::integer,
+        deadline.at, deadline.at + %(expires_in)s::float8 * interval '1 second'
+    FROM (
+        SELECT LEAST(
+            COALESCE(
+                %(activate_at)s::timestamptz,
+                clock_timestamp() + %(activate_in)s * interval '1 second'
+            ),
+            '9999-12-31 23:59:59.999999Z'
+        ) AS at
+    ) AS deadline
+    CROSS JOIN unnest(%(bodies)s::bytea[], %(headers)s::text[], %(correlation_ids)s::text[])
+        WITH ORDINALITY AS draft (body, headers, correlation_id, position)
+    ORDER BY draft.position
+    RETURNING id, next_attempt_at
+),
+announced AS MATERIALIZED (
+    SELECT pg_notify('django_outbox', %(queue)s)
+    FROM stored
+    WHERE %(notify)s AND next_attempt_at <= clock_timestamp()
+    LIMIT 1
+)
+SELECT id, (SELECT count(*) FROM announced) FROM stored ORDER BY id
+"""
+
+
+def insert_many(cursor: Cursor, drafts: Sequence[Draft], *, notify: bool) -> list[int]:
+    """Store drafts that differ only in content and return their ids, in the same order."""
+    common = drafts[0]
+    cursor.execute(
+        INSERT_MANY,
+        {
+            "queue": common.queue,
+            "max_attempts": common.max_attempts,
+            "activate_at": common.activate_at,
+            "activate_in": common.activate_in.total_seconds(),
+            "expires_in": _seconds(common.expires_in),
+            "bodies": [draft.body for draft in drafts],
+            "headers": [json.dumps(draft.headers) for draft in drafts],
+            "correlation_ids": [draft.correlation_id for draft in drafts],
+            "notify": notify,
+        },
+    )
+    return [row[0] for row in cursor.fetchall()]
+
+
+CANCEL_TIMER = """
+DELETE FROM django_outbox_message
+WHERE queue = %(queue)s AND timer_id = %(timer_id)s AND lease_token IS NULL
+RETURNING id
+"""
+
+
+def cancel_timer(cursor: Cursor, *, queue: str, timer_id: str) -> bool:
+    """Delete the timer unless it is leased; tell whether there was one."""
+    cursor.execute(CANCEL_TIMER, {"queue": queue, "timer_id": timer_id})
+    return cursor.fetchone() is not None
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration.total_seconds()

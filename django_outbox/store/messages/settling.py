@@ -1,0 +1,256 @@
+"""Settle leased messages: complete, retry, bury or release them; renew their leases.
+
+Every write matches `id AND lease_token` and returns the ids it has matched. Statements for many
+messages pass over rows that somebody else has locked; `still_held` tells those from the lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+from ...messages import Again, Bury, Lease, Release
+from .. import Cursor
+
+# A publisher that extends a timer holds its row until it commits. The worker's loop must not stand
+# still for that, so it waits a moment at most; the sub-select is a one-time filter, which runs
+# before the first row is locked, and the setting ends with the statement's own transaction.
+COMPLETE = """
+DELETE FROM django_outbox_message AS message
+USING unnest(%(ids)s::bigint[], %(tokens)s::uuid[]) AS lease (id, token)
+WHERE message.id = lease.id
+    AND message.lease_token = lease.token
+    AND (SELECT set_config('lock_timeout', '200ms', true)) IS NOT NULL
+RETURNING message.id
+"""
+
+
+def complete(cursor: Cursor, leases: Sequence[Lease]) -> set[int]:
+    """Remove delivered messages and return the ids removed; wait 200 ms at most for a lock."""
+    cursor.execute(COMPLETE, _leases(leases))
+    return _ids(cursor)
+
+
+COMPLETE_UNLOCKED = """
+WITH held AS MATERIALIZED (
+    SELECT message.id
+    FROM unnest(%(ids)s::bigint[], %(tokens)s::uuid[]) AS lease (id, token)
+    JOIN django_outbox_message AS message
+        ON message.id = lease.id AND message.lease_token = lease.token
+    FOR UPDATE OF message SKIP LOCKED
+)
+DELETE FROM django_outbox_message AS message USING held WHERE message.id = held.id
+RETURNING message.id
+"""
+
+
+def complete_unlocked(cursor: Cursor, leases: Sequence[Lease]) -> set[int]:
+    """Remove those of the delivered messages whose rows nobody else has locked."""
+    cursor.execute(COMPLETE_UNLOCKED, _leases(leases))
+    return _ids(cursor)
+
+
+COMPLETE_ONE = """
+DELETE FROM django_outbox_message WHERE id = %(id)s AND lease_token = %(token)s RETURNING id
+"""
+
+
+def complete_one(cursor: Cursor, lease: Lease) -> bool:
+    """Remove one delivered message in the caller's transaction; False if the lease is lost."""
+    cursor.execute(COMPLETE_ONE, lease._asdict())
+    return cursor.fetchone() is not None
+
+
+RETRY = """
+WITH held AS MATERIALIZED (
+    SELECT message.id, failure.delay, failure.error
+    FROM unnest(%(ids)s::bigint[], %(tokens)s::uuid[], %(delays)s::float8[], %(errors)s::text[])
+        AS failure (id, token, delay, error)
+    JOIN django_outbox_message AS message
+        ON message.id = failure.id AND message.lease_token = failure.token
+    FOR UPDATE OF message SKIP LOCKED
+)
+UPDATE django_outbox_message AS message
+SET next_attempt_at = clock.now + held.delay * interval '1 second',
+    attempts_count = LEAST(message.attempts_count, 2147483646) + 1,
+    first_attempt_at = COALESCE(message.first_attempt_at, clock.now),
+    last_attempt_at = clock.now,
+    last_error = held.error,
+    lease_token = NULL,
+    lease_expires_at = NULL,
+    leased_by = NULL
+FROM held, (SELECT clock_timestamp() AS now) AS clock
+WHERE message.id = held.id
+RETURNING message.id
+"""
+
+
+def retry(cursor: Cursor, leases: Sequence[Lease], failures: Sequence[Again]) -> set[int]:
+    """Count a failed attempt and make each message due again after its delay."""
+    cursor.execute(
+        RETRY,
+        {
+            **_leases(leases),
+            "delays": [failure.delay for failure in failures],
+            "errors": [failure.error for failure in failures],
+        },
+    )
+    return _ids(cursor)
+
+
+# One statement: if the letter cannot be inserted, the message is still there. What is buried
+# without an attempt keeps the error of its last one.
+BURY = """
+WITH held AS MATERIALIZED (
+    SELECT
+        message.id, burial.reason, burial.attempted, burial.exception_class, burial.error,
+        burial.fingerprint
+    FROM unnest(
+        %(ids)s::bigint[], %(tokens)s::uuid[], %(reasons)s::text[], %(attempted)s::boolean[],
+        %(exception_classes)s::text[], %(errors)s::text[], %(fingerprints)s::text[]
+    ) AS burial (id, token, reason, attempted, exception_class, error, fingerprint)
+    JOIN django_outbox_message AS message
+        ON message.id = burial.id AND message.lease_token = burial.token
+    FOR UPDATE OF message SKIP LOCKED
+),
+removed AS (
+    DELETE FROM django_outbox_message AS message
+    USING held
+    WHERE message.id = held.id
+    RETURNING message.*, held.reason, held.attempted, held.exception_class, held.error,
+        held.fingerprint
+)
+INSERT INTO django_outbox_dead_letter
+    (original_id, message_id, queue, payload, headers, correlation_id, timer_id, created_at,
+     first_attempt_at, last_attempt_at, attempts_count, deliveries_count, failed_at,
+     failure_reason, exception_class, last_exception, fingerprint)
+SELECT
+    id, message_id, queue, payload, headers, correlation_id, timer_id, created_at,
+    CASE WHEN attempted THEN COALESCE(first_attempt_at, clock.now) ELSE first_attempt_at END,
+    CASE WHEN attempted THEN clock.now ELSE last_attempt_at END,
+    CASE WHEN attempted THEN LEAST(attempts_count, 2147483646) + 1 ELSE attempts_count END,
+    deliveries_count, clock.now, reason, exception_class,
+    CASE WHEN attempted THEN error ELSE last_error END, fingerprint
+FROM removed, (SELECT clock_timestamp() AS now) AS clock
+RETURNING original_id
+"""
+
+
+def bury(cursor: Cursor, leases: Sequence[Lease], burials: Sequence[Bury]) -> set[int]:
+    """Move messages to the dead letters."""
+    cursor.execute(
+        BURY,
+        {
+            **_leases(leases),
+            "reasons": [burial.reason for burial in burials],
+            "attempted": [burial.attempted for burial in burials],
+            "exception_classes": [burial.exception_class for burial in burials],
+            "errors": [burial.error for burial in burials],
+            "fingerprints": [burial.fingerprint for burial in burials],
+        },
+    )
+    return _ids(cursor)
+
+
+RELEASE = """
+WITH held AS MATERIALIZED (
+    SELECT message.id, handed_back.refund, handed_back.delay
+    FROM unnest(%(ids)s::bigint[], %(tokens)s::uuid[], %(refunds)s::int[], %(delays)s::float8[])
+        AS handed_back (id, token, refund, delay)
+    JOIN django_outbox_message AS message
+        ON message.id = handed_back.id AND message.lease_token = handed_back.token
+    FOR UPDATE OF message SKIP LOCKED
+),
+released AS (
+    UPDATE django_outbox_message AS message
+    SET lease_token = NULL,
+        lease_expires_at = NULL,
+        leased_by = NULL,
+        deliveries_count = GREATEST(message.deliveries_count - held.refund, 0),
+        next_attempt_at = COALESCE(
+            clock_timestamp() + held.delay * interval '1 second', message.next_attempt_at
+        )
+    FROM held
+    WHERE message.id = held.id
+    RETURNING message.id, message.queue, message.next_attempt_at
+)
+SELECT
+    id,
+    CASE WHEN %(notify)s AND next_attempt_at <= clock_timestamp()
+        THEN pg_notify('django_outbox', queue)
+    END
+FROM released
+"""
+
+
+def release(
+    cursor: Cursor, leases: Sequence[Lease], releases: Sequence[Release], *, notify: bool
+) -> set[int]:
+    """Hand messages back; a refund takes this delivery off the count, no delay leaves the due."""
+    cursor.execute(
+        RELEASE,
+        {
+            **_leases(leases),
+            "refunds": [int(release.refund) for release in releases],
+            "delays": [release.delay for release in releases],
+            "notify": notify,
+        },
+    )
+    return _ids(cursor)
+
+
+RENEW = """
+WITH held AS MATERIALIZED (
+    SELECT message.id, lease.ttl
+    FROM unnest(%(ids)s::bigint[], %(tokens)s::uuid[], %(ttls)s::float8[])
+        AS lease (id, token, ttl)
+    JOIN django_outbox_message AS message
+        ON message.id = lease.id AND message.lease_token = lease.token
+    FOR UPDATE OF message SKIP LOCKED
+)
+UPDATE django_outbox_message AS message
+SET lease_expires_at = clock_timestamp() + held.ttl * interval '1 second'
+FROM held
+WHERE message.id = held.id
+RETURNING message.id
+"""
+
+
+def renew(cursor: Cursor, leases: Sequence[Lease], ttls: Sequence[float]) -> set[int]:
+    """Let each lease last its `ttl` in seconds from now and return the ids renewed."""
+    cursor.execute(RENEW, {**_leases(leases), "ttls": list(ttls)})
+    return _ids(cursor)
+
+
+STILL_HELD = """
+SELECT message.id
+FROM unnest(%(ids)s::bigint[], %(tokens)s::uuid[]) AS lease (id, token)
+JOIN django_outbox_message AS message
+    ON message.id = lease.id AND message.lease_token = lease.token
+"""
+
+
+def still_held(cursor: Cursor, leases: Sequence[Lease]) -> set[int]:
+    """Return the ids whose lease stands; those another transaction has locked included."""
+    cursor.execute(STILL_HELD, _leases(leases))
+    return _ids(cursor)
+
+
+LOCK = """
+SELECT id FROM django_outbox_message WHERE id = %(id)s AND lease_token = %(token)s FOR UPDATE
+"""
+
+
+def lock(cursor: Cursor, lease: Lease) -> bool:
+    """Lock the message's row for the caller's transaction; False if the lease is lost."""
+    cursor.execute(LOCK, lease._asdict())
+    return cursor.fetchone() is not None
+
+
+def _leases(leases: Iterable[Lease]) -> dict[str, list[int] | list[UUID]]:
+    leases = list(leases)
+    return {"ids": [lease.id for lease in leases], "tokens": [lease.token for lease in leases]}
+
+
+def _ids(cursor: Cursor) -> set[int]:
+    return {row[0] for row in cursor.fetchall()}
