@@ -25,6 +25,12 @@ MAX_ROWS = 1000
 RELEASE_AFTER = 5.0
 """Seconds that a claimed message waits for a thread before it is released."""
 
+BUSY_TURN = 0.05
+"""Seconds that the loop sleeps at the most while messages wait for a thread.
+
+Threads do not tell it of every short delivery, and some that wait may have to be released.
+"""
+
 CANCELLATION_GRACE = 1.0
 """Seconds that an async handler gets to end after its timeout has cancelled it."""
 
@@ -120,7 +126,7 @@ class Leases:
         """Return the `time.monotonic()` at which something here is due."""
         moments = [self._next_renewal]
         if self._pool.waiting_count:
-            moments.append(time.monotonic() + 1.0)  # some may have to be released
+            moments.append(time.monotonic() + BUSY_TURN)
         if self._has_timeouts:
             moments += map(_times_out_at, self._pool.running)
         return min(moments)
