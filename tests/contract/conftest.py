@@ -11,8 +11,10 @@ from django.db import connections
 
 from django_outbox import handlers
 from django_outbox.models import DeadLetter
+from django_outbox.testing import FakeOutbox
 from django_outbox.worker.loop import Options, Worker
 
+from .box import Box, Fake, Tables
 from .helpers import Listener, Together, database_clock
 
 Drain = Callable[..., None]
@@ -21,9 +23,20 @@ Drain = Callable[..., None]
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> handlers.Registry:
     """Have `@outbox.handler` register with nobody else's handlers in the way."""
-    registry = handlers.Registry()
-    monkeypatch.setattr(handlers, "registry", registry)
-    return registry
+    monkeypatch.setattr(handlers.registry, "_by_queue", {})
+    return handlers.registry
+
+
+@pytest.fixture(
+    params=[pytest.param("tables", marks=pytest.mark.django_db), "fake"],
+)
+def box(request: pytest.FixtureRequest, registry: handlers.Registry) -> Iterator[Box]:
+    """Give an outbox: first the one in PostgreSQL, then the one in memory."""
+    if request.param == "tables":
+        yield Tables()
+    else:
+        with FakeOutbox() as fake:
+            yield Fake(fake)
 
 
 @pytest.fixture
