@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
@@ -103,6 +103,11 @@ class Command(OutboxCommand):
         except (BadLine, DatabaseError) as error:
             progress.clear()
             raise CommandError(f"{error}\n{_what_is_stored(committed)}") from error
+        except OSError as error:
+            progress.clear()
+            raise CommandError(
+                f"{options['file']} cannot be read: {error.strerror}.\n{_what_is_stored(committed)}"
+            ) from error
         except KeyboardInterrupt:
             progress.clear()
             raise CommandError(
@@ -150,11 +155,7 @@ def _opened(name: str) -> Iterator[IO[bytes]]:
             raise CommandError("Standard input is closed; name a file.")
         yield sys.stdin.buffer
         return
-    try:
-        file = Path(name).open("rb")  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise CommandError(f"{name} cannot be read: {error.strerror}.") from error
-    with file:
+    with Path(name).open("rb") as file:
         yield file
 
 
@@ -224,13 +225,18 @@ _EXAMPLES = {
 }
 
 
+def _parse_duration(text: str) -> timedelta | None:
+    """Return a duration, None for a text without a number, which Django takes for zero."""
+    return parse_duration(text) if any(character.isdigit() for character in text) else None
+
+
 def _moments(line: Line, value: dict[str, Any]) -> dict[str, Any]:
     """Return the options that JSON can only write as text, as what they mean."""
     meant = {}
     for name, parse in (
         ("activate_at", parse_datetime),
-        ("activate_in", parse_duration),
-        ("expires_in", parse_duration),
+        ("activate_in", _parse_duration),
+        ("expires_in", _parse_duration),
     ):
         text = value.get(name)
         if isinstance(text, str):
