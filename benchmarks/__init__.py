@@ -1,1 +1,1 @@
-"""How fast, how late and how large: `python -m benchmarks.worker`."""
+"""How fast, how late and how large: `worker` and `timers`, each run with `python -m`."""

@@ -27,3 +27,10 @@ def atomic(message: outbox.Message[Any]) -> None:
 def latency(message: outbox.Message[Any]) -> None:
     """Tell the benchmark when this line was reached, by the clock all processes share."""
     os.write(int(os.environ["BENCH_PIPE"]), f"{time.monotonic()}\n".encode())
+
+
+@outbox.handler("lateness")
+def lateness(message: outbox.Message[Any]) -> None:
+    """Tell the benchmark how many milliseconds after its deadline the timer has fired."""
+    late = (time.time() - message.payload) * 1000
+    os.write(int(os.environ["BENCH_PIPE"]), f"{late}\n".encode())
