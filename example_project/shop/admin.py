@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.contrib import admin
 
 from example_project.shop.models import (
+    Cart,
+    CartReminder,
     Customer,
     Order,
     Payment,
@@ -22,6 +24,8 @@ admin.site.register(
     list_select_related=["customer", "product"],
     list_filter=["product"],
 )
+admin.site.register(Cart, list_display=["reference", "customer", "product", "pieces", "order"])
+admin.site.register(CartReminder, list_display=["cart", "pieces", "sent_at"])
 admin.site.register(StockBooking, list_display=["order", "product", "quantity"])
 admin.site.register(Payment, list_display=["receipt", "order", "amount", "attempt"])
 admin.site.register(Shipment, list_display=["tracking_number", "order", "shipped_at"])

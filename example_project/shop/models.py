@@ -1,7 +1,8 @@
 """What a small shop keeps: an order, and a row for each step that it went through.
 
-`StockBooking` and `Shipment` have no unique constraint on their order, on purpose: that each is
-written exactly once is the outbox's doing, and `manage.py demo` would see it if it were not.
+`StockBooking`, `Shipment` and `CartReminder` have no unique constraint on their order or cart, on
+purpose: that each is written exactly once is the outbox's doing, and `manage.py demo` would see it
+if it were not.
 """
 
 from __future__ import annotations
@@ -95,6 +96,36 @@ class Shipment(models.Model):
 
     def __str__(self) -> str:
         return self.tracking_number
+
+
+class Cart(models.Model):
+    """What a customer may yet order."""
+
+    customer = models.ForeignKey(Customer, on_delete=models.PROTECT)
+    product = models.ForeignKey(Product, on_delete=models.PROTECT)
+    pieces = models.PositiveIntegerField(default=0)
+    order = models.OneToOneField(
+        Order, on_delete=models.CASCADE, null=True, blank=True, help_text="Once checked out."
+    )
+
+    def __str__(self) -> str:
+        return self.reference
+
+    @property
+    def reference(self) -> str:
+        """The id of this cart's timer, and the correlation id of its messages."""
+        return f"cart-{self.pk}"
+
+
+class CartReminder(models.Model):
+    """A letter to a customer about a cart that was left standing."""
+
+    cart = models.ForeignKey(Cart, on_delete=models.CASCADE, related_name="reminders")
+    pieces = models.PositiveIntegerField(help_text="As many as the message said.")
+    sent_at = models.DateTimeField(help_text="When the handler began.")
+
+    def __str__(self) -> str:
+        return f"{self.cart}: {self.pieces}"
 
 
 class WebhookEvent(models.Model):

@@ -1,4 +1,4 @@
-"""How an order travels: orders -> payments -> shipments, and what comes in from GitHub.
+"""How an order travels: orders -> payments -> shipments; a cart's timer; what GitHub sends.
 
 A worker may be killed at any line here, and then another one runs the function again. Three ways
 to bear that are shown, one in each of the first three handlers. Delays and leases are short for
@@ -15,7 +15,10 @@ from django.utils import timezone
 
 from django_outbox import outbox
 from example_project.shop import partners
+from example_project.shop.carts import CARTS, cart_timer
 from example_project.shop.models import (
+    Cart,
+    CartReminder,
     Order,
     Payment,
     Product,
@@ -91,6 +94,31 @@ def ship(message: outbox.Message[OrderStep]) -> None:
     with transaction.atomic():
         Shipment.objects.create(order_id=message.payload.order_id, tracking_number=tracking_number)
         message.ack()
+
+
+@dataclass(frozen=True)
+class CartTouched:
+    """The payload of a cart's timer."""
+
+    cart_id: int
+    pieces: int
+
+
+@outbox.handler(CARTS, atomic=True, lease_ttl=LEASE_TTL)
+def remind(message: outbox.Message[CartTouched]) -> outbox.OutboxResponse | None:
+    """Remind a customer of a cart that has not been touched for a while.
+
+    Whatever touches the cart puts this timer off, but not while it is being delivered. So look at
+    the cart itself, under a lock: if it holds more than the message says, set the timer anew.
+    """
+    sent_at = timezone.now()
+    cart = Cart.objects.select_for_update().get(pk=message.payload.cart_id)
+    if cart.order_id is not None:
+        return None  # checked out when this was on its way already
+    if cart.pieces != message.payload.pieces:
+        return outbox.OutboxResponse(**cart_timer(cart))
+    CartReminder.objects.create(cart=cart, pieces=message.payload.pieces, sent_at=sent_at)
+    return None
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from decimal import Decimal
 
 import pytest
 
-from django_outbox.models import OutboxMessage
-from example_project.shop.models import Customer, Product
-from tests.support import running, wait_until
-
-WorkOff = Callable[[], None]
+from example_project.shop.models import Cart, Customer, Product
 
 
 @pytest.fixture
@@ -25,11 +20,5 @@ def tea() -> Product:
 
 
 @pytest.fixture
-def work_off() -> WorkOff:
-    """Give a function that runs the shop's handlers in a real worker until nothing is left."""
-
-    def work_off() -> None:
-        with running("orders", "payments", "shipments", "github", concurrency=4):
-            wait_until(lambda: not OutboxMessage.objects.exists())
-
-    return work_off
+def cart(customer: Customer, tea: Product) -> Cart:
+    return Cart.objects.create(customer=customer, product=tea)

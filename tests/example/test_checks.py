@@ -7,17 +7,26 @@ from uuid import UUID
 
 import pytest
 from django.db import transaction
+from django.utils import timezone
 
 from django_outbox import outbox
 from example_project.shop.demo.checks import checks
 from example_project.shop.demo.selling import Sales, open_shop
-from example_project.shop.models import Order, Payment, Product, Shipment, StockBooking
+from example_project.shop.models import (
+    Cart,
+    CartReminder,
+    Order,
+    Payment,
+    Product,
+    Shipment,
+    StockBooking,
+)
 
 pytestmark = pytest.mark.django_db
 
 
 def trade() -> Sales:
-    """Leave the books as they are when five orders, one of each product, have gone through."""
+    """Leave the books as they are when all has gone well."""
     sales = open_shop()
     for product in sales.products:
         order = Order.objects.create(customer=sales.customers[0], product=product, quantity=2)
@@ -27,9 +36,16 @@ def trade() -> Sales:
         )
         Shipment.objects.create(order=order, tracking_number="p")
         sales.placed.append(order.pk)
+        Cart.objects.create(customer=order.customer, product=product, pieces=2, order=order)
     Product.objects.update(stock=1998)
+    sales.abandoned.append(sales.open_cart(0))
+    remind(sales.abandoned[0])
     sales.rolled_back.append(0)
     return sales
+
+
+def remind(cart: Cart) -> None:
+    CartReminder.objects.create(cart=cart, pieces=cart.pieces, sent_at=timezone.now())
 
 
 def failures(sales: Sales) -> list[str]:
@@ -61,6 +77,22 @@ def handle_what_was_rolled_back(sales: Sales) -> None:
     sales.rolled_back.append(sales.placed[0])
 
 
+def remind_twice(sales: Sales) -> None:
+    remind(sales.abandoned[0])
+
+
+def remind_of_an_order(sales: Sales) -> None:
+    remind(Cart.objects.filter(order__isnull=False)[0])
+
+
+def forget_a_cart(sales: Sales) -> None:
+    CartReminder.objects.all().delete()
+
+
+def remind_of_less(sales: Sales) -> None:
+    CartReminder.objects.update(pieces=99)
+
+
 def leave_a_message(sales: Sales) -> None:
     with transaction.atomic():
         outbox.publish({}, queue="github")
@@ -73,6 +105,10 @@ def leave_a_message(sales: Sales) -> None:
         (book_twice, "booked exactly once"),
         (forget_to_ship, "shipped exactly once"),
         (misplace_goods, "add up"),
+        (remind_twice, "reminded of once"),
+        (remind_of_an_order, "no other was"),
+        (forget_a_cart, "reminded of once"),
+        (remind_of_less, "with all in it"),
         (handle_what_was_rolled_back, "no handler ever saw"),
         (leave_a_message, "nothing is left"),
     ],

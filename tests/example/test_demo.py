@@ -84,6 +84,8 @@ def test_the_demo_tells_its_story_and_its_books_are_right() -> None:
     assert output.count("retry_terminal after 3 attempts") == 3
     assert re.search(r"p50 [\d.]+ ms, p99 [\d.]+ ms", output)
     assert "ok   every order was booked exactly once" in output
+    assert re.search(r"it came once, \d+ ms after the last deadline", output)
+    assert "ok   the abandoned cart was reminded of once" in output
     assert "ok   nothing is left in the outbox" in output
     assert "FAIL" not in output
     assert "\x1b" not in output

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 import pytest
 from django.core.management import call_command
-from django.db import transaction
 
 from django_outbox import outbox
-from django_outbox.models import DeadLetter, OutboxMessage
+from django_outbox.models import DeadLetter
+from django_outbox.testing import drain, published
 from example_project.shop import partners, services
 from example_project.shop.demo.story import WEBHOOKS
 from example_project.shop.models import (
@@ -21,11 +22,14 @@ from example_project.shop.models import (
     StockBooking,
     WebhookEvent,
 )
-from tests.example.conftest import WorkOff
 
-pytestmark = pytest.mark.django_db(
-    transaction=True, available_apps=["django_outbox", "example_project.shop"]
-)
+pytestmark = pytest.mark.django_db
+
+
+def work_off() -> None:
+    """Run the shop's handlers until nothing is left, retries included."""
+    drain(advance=timedelta(minutes=1))
+    assert published() == []
 
 
 def stock_of(product: Product) -> int:
@@ -33,9 +37,7 @@ def stock_of(product: Product) -> int:
     return product.stock
 
 
-def test_an_order_is_booked_paid_and_shipped(
-    customer: Customer, tea: Product, work_off: WorkOff
-) -> None:
+def test_an_order_is_booked_paid_and_shipped(customer: Customer, tea: Product) -> None:
     order = services.place_order(customer, tea, 3)
     work_off()
 
@@ -47,7 +49,7 @@ def test_an_order_is_booked_paid_and_shipped(
 
 
 def test_a_booking_that_fails_halfway_leaves_the_stock_as_it_was(
-    customer: Customer, tea: Product, work_off: WorkOff, monkeypatch: pytest.MonkeyPatch
+    customer: Customer, tea: Product, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = StockBooking.objects.create
     seen: list[int] = []
@@ -67,9 +69,7 @@ def test_a_booking_that_fails_halfway_leaves_the_stock_as_it_was(
     assert StockBooking.objects.count() == 1
 
 
-def test_an_order_of_more_than_there_is_gets_rejected(
-    customer: Customer, tea: Product, work_off: WorkOff
-) -> None:
+def test_an_order_of_more_than_there_is_gets_rejected(customer: Customer, tea: Product) -> None:
     services.place_order(customer, tea, 11)
     work_off()
 
@@ -79,7 +79,7 @@ def test_an_order_of_more_than_there_is_gets_rejected(
 
 
 def test_a_declined_payment_is_tried_again_under_the_same_key(
-    customer: Customer, tea: Product, work_off: WorkOff, monkeypatch: pytest.MonkeyPatch
+    customer: Customer, tea: Product, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys: list[UUID] = []
 
@@ -100,14 +100,14 @@ def test_a_declined_payment_is_tried_again_under_the_same_key(
 
 
 def test_a_payment_written_before_the_worker_died_is_not_written_again(
-    customer: Customer, tea: Product, work_off: WorkOff
+    customer: Customer, tea: Product
 ) -> None:
     order = Order.objects.create(customer=customer, product=tea, quantity=1)
-    with transaction.atomic():
-        outbox.publish({"order_id": order.pk}, queue="payments")
+    outbox.publish({"order_id": order.pk}, queue="payments")
+    [message] = published()
     left_by_the_dead = Payment.objects.create(
         order=order,
-        message_id=OutboxMessage.objects.get().message_id,
+        message_id=message.message_id,
         amount=order.total,
         receipt="of the first delivery",
         attempt=1,
@@ -119,7 +119,7 @@ def test_a_payment_written_before_the_worker_died_is_not_written_again(
 
 
 def test_a_poisoned_order_is_buried_and_goes_through_after_the_fix(
-    customer: Customer, tea: Product, work_off: WorkOff
+    customer: Customer, tea: Product
 ) -> None:
     order = services.place_order(customer, tea, 0)
     work_off()
@@ -137,7 +137,7 @@ def test_a_poisoned_order_is_buried_and_goes_through_after_the_fix(
     assert Shipment.objects.get().order == order
 
 
-def test_every_real_event_of_the_file_is_received(work_off: WorkOff) -> None:
+def test_every_real_event_of_the_file_is_received() -> None:
     call_command("outbox_publish", str(WEBHOOKS), verbosity=0)
     work_off()
 
@@ -148,9 +148,8 @@ def test_every_real_event_of_the_file_is_received(work_off: WorkOff) -> None:
     assert not DeadLetter.objects.exists()
 
 
-def test_an_event_of_another_shape_is_buried_unread(work_off: WorkOff) -> None:
-    with transaction.atomic():
-        outbox.publish({"sender": "nobody"}, queue="github")
+def test_an_event_of_another_shape_is_buried_unread() -> None:
+    outbox.publish({"sender": "nobody"}, queue="github")
     work_off()
 
     assert DeadLetter.objects.get().failure_reason == "invalid_payload"

@@ -4,7 +4,8 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from django_outbox.models import DeadLetter, OutboxMessage
+from django_outbox.models import DeadLetter
+from django_outbox.testing import assert_published, published
 from example_project.shop.models import Customer, Order, Product
 
 pytestmark = pytest.mark.django_db
@@ -20,7 +21,7 @@ def test_the_page_places_an_order(client: Client, customer: Customer, tea: Produ
     order = Order.objects.get()
     assert answer.redirect_chain == [("/", 302)]
     assert f"Placed order-{order.pk}." in answer.text
-    assert OutboxMessage.objects.get().queue == "orders"
+    assert_published("orders", payload={"order_id": order.pk})
 
 
 def test_a_quantity_that_is_none_places_nothing(
@@ -68,7 +69,7 @@ def test_repairing_corrects_the_orders_and_replays_them(
     assert "Corrected 1 and replayed 1." in answer.text
     order.refresh_from_db()
     assert order.quantity == 1
-    assert OutboxMessage.objects.get().correlation_id == order.reference
+    assert published("orders")[0].correlation_id == order.reference
 
 
 def test_only_a_post_repairs(client: Client) -> None:
@@ -86,6 +87,8 @@ def test_the_admin_lists_what_the_shop_keeps(
         "stockbooking",
         "payment",
         "shipment",
+        "cart",
+        "cartreminder",
         "webhookevent",
     ):
         assert admin_client.get(f"/admin/shop/{model}/").status_code == 200

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from django.db import transaction
 
-from django_outbox.models import OutboxMessage
+from django_outbox.testing import assert_published, published
 from example_project.shop import services
 from example_project.shop.models import Customer, Order, Payment, Product, Shipment, StockBooking
 
@@ -16,10 +15,8 @@ pytestmark = pytest.mark.django_db
 def test_placing_an_order_publishes_it(customer: Customer, tea: Product) -> None:
     order = services.place_order(customer, tea, 2)
 
-    message = OutboxMessage.objects.get()
-    assert message.queue == "orders"
-    assert json.loads(bytes(message.payload)) == {"order_id": order.pk}
-    assert message.correlation_id == f"order-{order.pk}"
+    assert_published("orders", payload={"order_id": order.pk})
+    assert published()[0].correlation_id == f"order-{order.pk}"
 
 
 def test_an_order_that_is_rolled_back_takes_its_message_with_it(
@@ -30,7 +27,7 @@ def test_an_order_that_is_rolled_back_takes_its_message_with_it(
         transaction.set_rollback(True)
 
     assert not Order.objects.exists()
-    assert not OutboxMessage.objects.exists()
+    assert published() == []
 
 
 def test_the_state_of_an_order_is_the_last_step_it_went_through(

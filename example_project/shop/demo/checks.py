@@ -10,6 +10,7 @@ from django.db.models import Count, QuerySet, Sum
 from django_outbox.models import DeadLetter, OutboxMessage
 from example_project.shop.demo.selling import STOCK, Sales
 from example_project.shop.models import (
+    CartReminder,
     Order,
     Payment,
     Product,
@@ -32,11 +33,14 @@ def checks(sales: Sales, webhooks: int, pings: int) -> Iterator[Check]:
         f"{len(placed)} orders placed, none lost, {len(sales.rolled_back)} rolled back are gone",
     )
     yield Check(
-        _once_each(StockBooking.objects.all(), placed), "every order was booked exactly once"
+        all(_once_each(step.objects.all(), placed) for step in (StockBooking, Payment, Shipment)),
+        "every order was booked exactly once, paid exactly once, shipped exactly once",
     )
-    yield Check(_once_each(Payment.objects.all(), placed), "every order was paid exactly once")
-    yield Check(_once_each(Shipment.objects.all(), placed), "every order was shipped exactly once")
     yield Check(_stock_adds_up(), "the stock and the bookings add up")
+    yield Check(
+        _reminders() == [(cart.pk, cart.pieces) for cart in sales.abandoned],
+        "the abandoned cart was reminded of once, with all in it; no other was",
+    )
     yield Check(_is_unseen(sales.rolled_back), "no handler ever saw an order rolled back")
     yield _webhooks_received(webhooks, pings)
     yield Check(
@@ -56,6 +60,10 @@ def _stock_adds_up() -> bool:
     ordered = dict(Order.objects.values_list("product").annotate(Sum("quantity")))
     sold = {product.pk: STOCK - product.stock for product in Product.objects.all()}
     return sold == booked == ordered
+
+
+def _reminders() -> list[tuple[int, int]]:
+    return list(CartReminder.objects.order_by("pk").values_list("cart", "pieces"))
 
 
 def _is_unseen(rolled_back: list[int]) -> bool:

@@ -8,8 +8,8 @@ from itertools import islice
 
 from django.db import transaction
 
-from example_project.shop.models import Customer, Order, Product
-from example_project.shop.services import place_order
+from example_project.shop.models import Cart, Customer, Order, Product
+from example_project.shop.services import check_out, place_order
 
 CUSTOMERS = ["Ada", "Blaise", "Chika", "Dorothea", "Emil", "Fatima", "Goro", "Hedy"]
 PRODUCTS = {"Tea": "4.20", "Coffee": "6.90", "Cocoa": "5.50", "Honey": "8.00", "Oats": "2.35"}
@@ -23,13 +23,14 @@ ROLLED_BACK_EVERY = 12
 
 @dataclass
 class Sales:
-    """The orders placed so far, and the ids of those that were rolled back."""
+    """The orders placed so far, the ids of those that were rolled back, and the carts left."""
 
     customers: list[Customer]
     products: list[Product]
     placed: list[int] = field(default_factory=list)
     poisoned: list[int] = field(default_factory=list)
     rolled_back: list[int] = field(default_factory=list)
+    abandoned: list[Cart] = field(default_factory=list)
 
     def sell(self, count: int) -> Iterator[int]:
         """Place so many orders, yielding after each; roll back others in between."""
@@ -38,6 +39,13 @@ class Sales:
             if len(self.placed) % ROLLED_BACK_EVERY == 0:
                 self._place_and_roll_back()
             yield placed
+
+    def open_cart(self, number: int) -> Cart:
+        customer, product = self._parties(number)
+        return Cart.objects.create(customer=customer, product=product)
+
+    def check_out(self, cart: Cart) -> None:
+        self.placed.append(check_out(cart).pk)
 
     def _place(self) -> None:
         number = len(self.placed) + 1

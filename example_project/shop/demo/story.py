@@ -18,7 +18,8 @@ from django.core.management import call_command
 
 from django_outbox.models import DeadLetter, OutboxMessage
 from example_project.shop import services
-from example_project.shop.demo import figures
+from example_project.shop.carts import ABANDONED_AFTER
+from example_project.shop.demo import carts, figures
 from example_project.shop.demo.checks import Check, checks
 from example_project.shop.demo.database import server_version
 from example_project.shop.demo.processes import Processes
@@ -76,6 +77,7 @@ def play(story: Story) -> bool:
     start_another(story)
     bury_the_poisoned(story)
     repair_and_replay(story)
+    leave_a_cart(story)
     measure(story)
     return check_the_books(story)
 
@@ -119,12 +121,12 @@ def sell_without_a_worker(story: Story) -> None:
     output = StringIO()
     call_command("outbox_publish", str(WEBHOOKS), stdout=output, stderr=output)
     story.screen.say(f"outbox_publish {WEBHOOKS.name}: {output.getvalue().strip()}")
-    story.screen.say(f"the outbox holds {_of(OutboxMessage.objects.count(), 'message')}")
 
 
 def start_another(story: Story) -> None:
     story.screen.title("Another worker takes over")
     began = time.perf_counter()
+    held = OutboxMessage.objects.count()
     story.start_worker(SECOND)
     story.wait_until(
         lambda: not OutboxMessage.objects.exists(),
@@ -134,8 +136,8 @@ def start_another(story: Story) -> None:
         ),
     )
     story.screen.say(
-        f"process {story.worker.pid}: all is worked off in {time.perf_counter() - began:.1f} s, "
-        f"leases of {LEASE_TTL:g} s included"
+        f"process {story.worker.pid}: all {held} messages are worked off in "
+        f"{time.perf_counter() - began:.1f} s, leases of {LEASE_TTL:g} s included"
     )
     declined = Payment.objects.filter(attempt__gt=1).count()
     story.screen.say(f"the bank declined {_of(declined, 'payment')} at first; retries got them")
@@ -165,6 +167,25 @@ def repair_and_replay(story: Story) -> None:
     )
     shipped = Shipment.objects.filter(order__in=story.sales.poisoned).count()
     story.screen.say(f"their quantities corrected, {replayed} replayed, {shipped} shipped")
+
+
+def leave_a_cart(story: Story) -> None:
+    story.screen.title("A timer that every touch puts off")
+    carts.check_one_out(story.sales)
+    touched_at = carts.abandon_one(story.sales, story.screen.progress)
+    [cart] = story.sales.abandoned
+    patience = ABANDONED_AFTER.total_seconds()
+    story.wait_until(
+        lambda: not OutboxMessage.objects.exists(), lambda: "the cart waits to be touched"
+    )
+    story.screen.say(
+        f"a cart was touched {cart.pieces} times, "
+        f"each time its reminder was put off by {patience:g} s"
+    )
+    story.screen.say(
+        f"it came once, {carts.lateness(cart, touched_at):.0f} ms after the last deadline; "
+        "a cart checked out got none"
+    )
 
 
 def measure(story: Story) -> None:
