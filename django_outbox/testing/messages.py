@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -47,9 +48,12 @@ def drain(*queues: str, advance: timedelta | None = None, using: str | None = No
 def drain_storage(storage: Storage, queues: tuple[str, ...], *, advance: timedelta | None) -> int:
     """Deliver from any storage, as `drain` does."""
     handlers = _handlers(queues)
-    ahead = 0.0 if advance is None else advance.total_seconds()
+    horizon = time.monotonic() + (0.0 if advance is None else advance.total_seconds())
     ran = 0
     while True:
+        # The horizon stands still while the clock goes on, so what is published anew for that far
+        # ahead lies beyond it.
+        ahead = max(0.0, horizon - time.monotonic())
         outcome = deliver_next(storage, handlers, worker_id="drain", ahead=ahead)
         if outcome is None:
             return ran

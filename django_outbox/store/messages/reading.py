@@ -57,16 +57,16 @@ class QueueCounts(NamedTuple):
 COUNTS = """
 SELECT
     queue,
-    count(*) FILTER (WHERE next_attempt_at <= now()
-        AND (lease_expires_at IS NULL OR lease_expires_at < now())),
-    count(*) FILTER (WHERE lease_expires_at >= now()),
-    count(*) FILTER (WHERE next_attempt_at > now() AND attempts_count = 0
+    count(*) FILTER (WHERE next_attempt_at <= statement_timestamp()
+        AND (lease_expires_at IS NULL OR lease_expires_at < statement_timestamp())),
+    count(*) FILTER (WHERE lease_expires_at >= statement_timestamp()),
+    count(*) FILTER (WHERE next_attempt_at > statement_timestamp() AND attempts_count = 0
         AND lease_expires_at IS NULL),
-    count(*) FILTER (WHERE next_attempt_at > now() AND attempts_count > 0
+    count(*) FILTER (WHERE next_attempt_at > statement_timestamp() AND attempts_count > 0
         AND lease_expires_at IS NULL),
-    extract(epoch FROM now())::float8
-        - extract(epoch FROM min(next_attempt_at) FILTER (WHERE next_attempt_at <= now()
-            AND (lease_expires_at IS NULL OR lease_expires_at < now())))::float8
+    extract(epoch FROM statement_timestamp())::float8
+        - extract(epoch FROM min(next_attempt_at) FILTER (WHERE next_attempt_at <= statement_timestamp()
+            AND (lease_expires_at IS NULL OR lease_expires_at < statement_timestamp())))::float8
 FROM django_outbox_message
 GROUP BY queue
 ORDER BY queue
