@@ -57,17 +57,19 @@ class QueueCounts(NamedTuple):
 COUNTS = """
 SELECT
     queue,
-    count(*) FILTER (WHERE next_attempt_at <= statement_timestamp()
-        AND (lease_expires_at IS NULL OR lease_expires_at < statement_timestamp())),
-    count(*) FILTER (WHERE lease_expires_at >= statement_timestamp()),
-    count(*) FILTER (WHERE next_attempt_at > statement_timestamp() AND attempts_count = 0
-        AND lease_expires_at IS NULL),
-    count(*) FILTER (WHERE next_attempt_at > statement_timestamp() AND attempts_count > 0
-        AND lease_expires_at IS NULL),
-    extract(epoch FROM statement_timestamp())::float8
-        - extract(epoch FROM min(next_attempt_at) FILTER (WHERE next_attempt_at <= statement_timestamp()
-            AND (lease_expires_at IS NULL OR lease_expires_at < statement_timestamp())))::float8
-FROM django_outbox_message
+    count(*) FILTER (WHERE next_attempt_at <= clock.now AND is_free),
+    count(*) FILTER (WHERE NOT is_free),
+    count(*) FILTER (WHERE next_attempt_at > clock.now AND is_free AND attempts_count = 0),
+    count(*) FILTER (WHERE next_attempt_at > clock.now AND is_free AND attempts_count > 0),
+    extract(epoch FROM min(clock.now))::float8 - extract(
+        epoch FROM min(next_attempt_at) FILTER (WHERE next_attempt_at <= clock.now AND is_free)
+    )::float8
+FROM (SELECT statement_timestamp() AS now) AS clock
+CROSS JOIN LATERAL (
+    SELECT queue, next_attempt_at, attempts_count,
+        lease_expires_at IS NULL OR lease_expires_at < clock.now AS is_free
+    FROM django_outbox_message
+) AS message
 GROUP BY queue
 ORDER BY queue
 """
