@@ -20,13 +20,6 @@ from .helpers import Listener, Together, database_clock
 Drain = Callable[..., None]
 
 
-@pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> handlers.Registry:
-    """Have `@outbox.handler` register with nobody else's handlers in the way."""
-    monkeypatch.setattr(handlers.registry, "_by_queue", {})
-    return handlers.registry
-
-
 @pytest.fixture(
     params=[pytest.param("tables", marks=pytest.mark.django_db), "fake"],
 )
