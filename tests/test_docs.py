@@ -11,7 +11,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, get_args
 from unittest.mock import MagicMock
 
@@ -23,7 +23,7 @@ from django.db.transaction import TransactionManagementError
 from django.dispatch import Signal
 from model_bakery import baker
 
-from django_outbox import conf, handlers, messages, outbox, signals
+from django_outbox import conf, handlers, messages, outbox, pytest_plugin, signals, testing
 from django_outbox.models import DeadLetter, OutboxMessage
 
 from . import support
@@ -183,6 +183,44 @@ def test_every_event_in_the_log_is_documented() -> None:
     assert set(first_cells(table)) - {"event"} == used
 
 
+@pytest.mark.parametrize("name", testing.__all__)
+def test_every_name_of_the_testing_kit_is_documented(name: str) -> None:
+    assert f"`{name}`" in page("reference/testing.md")
+
+
+@pytest.mark.parametrize("name", ["drain", "published", "assert_published", "FakeOutbox"])
+def test_the_testing_kit_takes_the_documented_arguments(name: str) -> None:
+    text = section(page("reference/testing.md"), name)
+    found = re.search(rf"(?m)^{name}\((.*)\)", text)
+    assert found is not None
+    documented = [part.partition("=")[0].strip(" *") for part in found[1].split(",")]
+    parameters = inspect.signature(getattr(testing, name)).parameters
+    assert [part for part in documented if part] == list(parameters)
+
+
+def test_what_a_fake_outbox_has_is_documented() -> None:
+    text = section(page("reference/testing.md"), "FakeOutbox")
+    public = {name for name in dir(testing.FakeOutbox()) if not name.startswith("_")}
+    assert terms(text) == public
+
+
+def test_what_a_stored_message_has_besides_is_documented() -> None:
+    text = section(page("reference/testing.md"), "published")
+    stored = testing.StoredMessage.__dataclass_fields__.keys()
+    assert all(f"`{name}`" in text for name in stored - outbox.Message.__dataclass_fields__.keys())
+
+
+def test_every_fixture_is_documented() -> None:
+    fixtures = re.findall(r"@pytest\.fixture\ndef (\w+)", inspect.getsource(pytest_plugin))
+    assert terms(section(page("reference/testing.md"), "Fixtures")) == set(fixtures)
+
+
+def test_every_answer_to_a_timer_conflict_is_documented() -> None:
+    [*conflicts] = get_args(outbox.TimerConflict)
+    head = next(line for line in page("reference/timers.md").splitlines() if "| `" in line)
+    assert re.findall(r"`(\w+)`", head) == conflicts
+
+
 def test_every_page_is_linked_where_it_says() -> None:
     broken = [
         f"{path.relative_to(ROOT)}: {target}"
@@ -200,13 +238,12 @@ class Samples:
     """A place to run samples in: an app `shop` that has whatever is imported from it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("shop", "shop.models"):
+        for name in ("shop", "shop.models", "shop.services", "shop.devices"):
             module: Any = ModuleType(name)
             module.__getattr__ = lambda _: MagicMock()
             module.__path__ = []
             monkeypatch.setitem(sys.modules, name, module)
-        self.registry = handlers.Registry()
-        monkeypatch.setattr(handlers, "registry", self.registry)
+        monkeypatch.setattr(handlers.registry, "_by_queue", {})
 
     def run(self, code: str) -> dict[str, Any]:
         """Run the code as a module of the app and return its names."""
@@ -248,6 +285,76 @@ def outbox_calls(tree: ast.AST) -> Iterator[ast.Call]:
             and node.func.value.id == "outbox"
         ):
             yield node
+
+
+class Heartbeats:
+    """What the samples of the page on heartbeats define, and the one device there is."""
+
+    def __init__(self, samples: Samples) -> None:
+        self.device = SimpleNamespace(pk=7, last_seen=None, is_online=False, save=lambda: None)
+        self.look = MagicMock(return_value=self.device)
+        models: Any = sys.modules["shop.models"]
+        models.Device = MagicMock()
+        models.Device.objects.select_for_update.return_value.get = self.look
+        first, *others = blocks_of("how-to/heartbeats.md")
+        self.names = vars(sys.modules["shop.devices"])
+        self.names |= samples.run(first)
+        for code in others:
+            self.names |= samples.run(code)
+
+    def drain(self) -> int:
+        return testing.drain(advance=2 * self.names["SILENCE"])
+
+
+def blocks_of(name: str) -> list[str]:
+    return [block.values[0] for block in blocks("python") if f"docs/{name}:" in block.id]
+
+
+@pytest.fixture
+def heartbeats(samples: Samples) -> Heartbeats:
+    return Heartbeats(samples)
+
+
+@pytest.mark.django_db
+def test_the_heartbeats_of_the_page_end_in_one_message(heartbeats: Heartbeats) -> None:
+    ping = heartbeats.names["ping"]
+    assert ping(7) == ping(7)
+    assert heartbeats.device.is_online
+    assert heartbeats.drain() == 1
+    assert not heartbeats.device.is_online
+    assert testing.published() == []
+
+
+@pytest.mark.django_db
+def test_the_handler_of_the_page_sees_a_ping_that_fell_into_the_gap(heartbeats: Heartbeats) -> None:
+    ping = heartbeats.names["ping"]
+    ping(7)
+    answers: list[Any] = []
+
+    def ping_first(pk: int) -> Any:
+        heartbeats.look.side_effect = None
+        answers.append(ping(pk))
+        return heartbeats.device
+
+    heartbeats.look.side_effect = ping_first
+    assert heartbeats.drain() == 2
+    assert answers == [None]
+    assert not heartbeats.device.is_online
+
+
+@pytest.mark.django_db
+def test_the_page_publishes_again_what_fell_into_the_gap(heartbeats: Heartbeats) -> None:
+    expiries: list[int] = []
+
+    @outbox.handler("session-idle")
+    def expire(message: outbox.Message) -> None:
+        expiries.append(message.id)
+        if len(expiries) == 1:
+            heartbeats.names["session_seen"]("s")
+
+    heartbeats.names["session_seen"]("s")
+    assert heartbeats.drain() == 3
+    assert len(set(expiries)) == 2
 
 
 @pytest.mark.django_db
