@@ -50,6 +50,9 @@ class Storage(Protocol):
     def awaits_commit(self, hook: Callable[[], None]) -> bool:
         """Tell whether what `on_commit` was given is still to be called."""
 
+    def forget_hooks(self, owner: object) -> None:
+        """Let no method of `owner` be called on commit."""
+
     def insert(self, draft: Draft) -> int | None:
         """Store a draft; None if its timer is there already and stays as it is."""
 
@@ -108,16 +111,33 @@ class DjangoStorage:
 
     @contextmanager
     def sheltered(self) -> Iterator[None]:
-        if not self.depth:
-            yield
-            return
-        savepoint = transaction.savepoint(using=self.alias)
+        connection = connections[self.alias]
+        blocks = list(connection.atomic_blocks)
+        savepoints = list(connection.savepoint_ids)
+        savepoint = transaction.savepoint(using=self.alias) if blocks else None
         yield
+        if self.depth > len(savepoints) + bool(blocks):
+            # Somebody has left a block open. What was written in it is lost, and the block with it.
+            if savepoint is None:
+                self._start_anew()
+                return
+            connection.atomic_blocks[:] = blocks
+            connection.savepoint_ids[:] = savepoints
+            connection.needs_rollback = True
+        if savepoint is None:
+            return
         if self._is_broken():
-            transaction.savepoint_rollback(savepoint, using=self.alias)
             transaction.set_rollback(False, using=self.alias)
+            transaction.savepoint_rollback(savepoint, using=self.alias)
         else:
             transaction.savepoint_commit(savepoint, using=self.alias)
+
+    def _start_anew(self) -> None:
+        """Drop the connection; in an atomic block, `close()` would leave it unusable."""
+        raw = connections[self.alias].connection
+        if raw is not None:
+            raw.close()
+        del connections[self.alias]
 
     def on_commit(self, hook: Callable[[], None]) -> None:
         transaction.on_commit(hook, using=self.alias, robust=True)
@@ -125,6 +145,12 @@ class DjangoStorage:
     def awaits_commit(self, hook: Callable[[], None]) -> bool:
         # Django drops a hook with the savepoint or transaction that it was registered in.
         return any(hook == pending for _, pending, *_ in connections[self.alias].run_on_commit)
+
+    def forget_hooks(self, owner: object) -> None:
+        connection = connections[self.alias]
+        connection.run_on_commit = [
+            entry for entry in connection.run_on_commit if _owner(entry[1]) is not owner
+        ]
 
     def insert(self, draft: Draft) -> int | None:
         with self._cursor() as cursor:
@@ -187,6 +213,10 @@ class DjangoStorage:
 
     def _cursor(self) -> AbstractContextManager[Cursor]:
         return connections[self.alias].cursor()
+
+
+def _owner(hook: Callable[[], None]) -> object:
+    return getattr(hook, "__self__", None)
 
 
 _snapshots: WeakKeyDictionary[psycopg.Connection[Any], bool] = WeakKeyDictionary()

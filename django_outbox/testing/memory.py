@@ -110,6 +110,9 @@ class MemoryStorage(Storage):
     def awaits_commit(self, hook: Callable[[], None]) -> bool:
         return hook in self._hooks
 
+    def forget_hooks(self, owner: object) -> None:
+        self._hooks = [hook for hook in self._hooks if getattr(hook, "__self__", None) != owner]
+
     def _run_hooks(self) -> None:
         hooks, self._hooks = self._hooks, []
         for hook in hooks:

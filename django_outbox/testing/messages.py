@@ -39,7 +39,8 @@ def drain(*queues: str, advance: timedelta | None = None, using: str | None = No
     message is tried again as soon as its retry is due, which `advance` can reach too.
 
     Runs in the transaction of the test, and each delivery in a savepoint of it: a handler that is
-    not atomic keeps what it wrote before it failed, unless the database itself refused something.
+    not atomic keeps what it wrote before it failed, unless the database itself refused something:
+    then all that it did is undone, an `ack()` included, which a worker would have committed.
     """
     storage = storage_for(default_alias() if using is None else using)
     return drain_storage(storage, queues, advance=advance)

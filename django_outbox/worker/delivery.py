@@ -30,6 +30,7 @@ class Delivery:
         "depth",
         "ended_at",
         "handler",
+        "is_committed",
         "lost",
         "lost_in",
         "message",
@@ -62,6 +63,7 @@ class Delivery:
         self.started_at: float | None = None
         self.ended_at: float | None = None
         self.ack_committed = False
+        self.is_committed = False
         self.timed_out = False
         self.settles_itself = handler.atomic
         self.lost = False
@@ -134,6 +136,10 @@ class Delivery:
 
     def _note_commit(self) -> None:
         self.ack_committed = True
+
+    def note_atomic_commit(self) -> None:
+        """Note that the transaction of an atomic handler has been committed."""
+        self.is_committed = True
 
     def heartbeat(self) -> bool:
         """Have the lease renewed now; False if it is lost.

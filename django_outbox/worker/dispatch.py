@@ -66,16 +66,15 @@ def _handle(delivery: Delivery, message: Message[Any]) -> Outcome:
 
 def _handle_atomically(delivery: Delivery, message: Message[Any]) -> Outcome:
     """Run the handler and settle in one transaction."""
-    committed: list[bool] = []
     try:
         with delivery.storage.atomic():
             # Registered before any hook of the handler: one that raises must not make a committed
             # delivery look like a failed one.
-            delivery.storage.on_commit(lambda: committed.append(True))
+            delivery.storage.on_commit(delivery.note_atomic_commit)
             _fence(delivery)
             _settle_here(delivery, _call(delivery, message))
     except BaseException as error:
-        if not committed:
+        if not delivery.is_committed:
             raise
         logger.error(
             "Message %s is done, but an on_commit hook of its handler raised a %s",

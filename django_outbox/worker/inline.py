@@ -45,6 +45,7 @@ def deliver_claimed(
         outcome = deliver(delivery)
     delivery.ended_at = time.monotonic()
     _settle(delivery, outcome, Reporter(worker_id, lambda job: job()))
+    storage.forget_hooks(delivery)
     return outcome
 
 
