@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.conf import LazySettings
-from django.core.checks import CheckMessage, run_checks
+from django.core.checks import ERROR, WARNING, CheckMessage, run_checks
+from django.db.models import Model
+
+from django_outbox import outbox
 
 
 def reported(id_: str) -> list[CheckMessage]:
@@ -139,4 +143,92 @@ def test_w001_is_silent_when_the_worker_need_not_listen_there(
     pool(settings, monkeypatch)
     settings.OUTBOX = outbox
 
+    assert ours() == []
+
+
+if TYPE_CHECKING:
+    from decimal import Decimal as OnlyForTheTypeChecker
+
+
+@pytest.mark.usefixtures("registry")
+def test_e004_a_message_type_that_cannot_be_resolved() -> None:
+    @outbox.handler("orders")
+    def handle(message: outbox.Message[OnlyForTheTypeChecker]) -> None: ...
+
+    @outbox.handler("refunds")
+    def resolvable(message: outbox.Message[DefinedFurtherDown]) -> None: ...
+
+    (error,) = ours()
+    assert error.id == "django_outbox.E004"
+    assert error.level == ERROR
+    assert "test_checks" in error.msg
+    assert "OnlyForTheTypeChecker" in error.msg
+    assert "TYPE_CHECKING" in error.msg
+
+
+@dataclass
+class DefinedFurtherDown:
+    n: int
+
+
+def do_nothing(message: outbox.Message[Any]) -> None: ...
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(
+    "retry",
+    [outbox.ConstantRetry(1, max_attempts=21), outbox.ExponentialRetry(max_attempts=1000)],
+)
+def test_w002_a_handler_that_max_deliveries_ends_before_its_strategy_does(
+    retry: outbox.RetryStrategy,
+) -> None:
+    outbox.handler("orders", "refunds", retry=retry)(do_nothing)
+
+    (warning,) = ours()
+    assert warning.id == "django_outbox.W002"
+    assert warning.level == WARNING
+    assert "do_nothing" in warning.msg
+    assert f"{retry.max_attempts} attempts" in warning.msg  # type: ignore[attr-defined]
+    assert "max_deliveries=20" in warning.msg
+    assert "max_deliveries" in str(warning.hint)
+
+
+@pytest.mark.usefixtures("registry")
+def test_w002_is_silent_when_the_strategy_ends_first_or_has_no_number_of_attempts() -> None:
+    class Own:
+        def next_delay(self, *, attempt: int, elapsed: float, exception: BaseException) -> float:
+            return 1.0
+
+    outbox.handler("a")(do_nothing)
+    outbox.handler("b", retry=outbox.ConstantRetry(1, max_attempts=20))(do_nothing)
+    outbox.handler("c", retry=outbox.ConstantRetry(1, max_attempts=50), max_deliveries=50)(
+        do_nothing
+    )
+    outbox.handler("d", retry=outbox.NoRetry(), max_deliveries=1)(do_nothing)
+    outbox.handler("e", retry=Own())(do_nothing)
+
+    assert ours() == []
+
+
+class ToLite:
+    """A router that sends the package's tables to SQLite."""
+
+    def db_for_write(self, model: type[Model], **hints: Any) -> str | None:
+        return "lite" if model._meta.app_label == "django_outbox" else None
+
+
+def test_w003_a_database_for_messages_that_is_not_postgresql(
+    settings: LazySettings, sqlite: str
+) -> None:
+    settings.DATABASE_ROUTERS = [ToLite()]
+
+    (warning,) = ours()
+    assert warning.id == "django_outbox.W003"
+    assert warning.level == WARNING
+    assert "'lite'" in warning.msg
+    assert "SQLite" in warning.msg
+    assert "DATABASES['lite']" in str(warning.hint)
+
+
+def test_w003_is_silent_about_databases_that_messages_do_not_go_to(sqlite: str) -> None:
     assert ours() == []

@@ -7,7 +7,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.db import connections
 
 from django_outbox import handlers
 from django_outbox.models import DeadLetter
@@ -56,17 +55,6 @@ def together() -> Iterator[Together]:
     together = Together()
     yield together
     together.close()
-
-
-@pytest.fixture
-def sqlite(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Give the alias of a database that is not PostgreSQL."""
-    like = connections.databases["default"]
-    lite = {**like, "ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:", "OPTIONS": {}}
-    monkeypatch.setitem(connections.databases, "lite", lite)
-    yield "lite"
-    connections["lite"].close()
-    del connections["lite"]
 
 
 @pytest.fixture
