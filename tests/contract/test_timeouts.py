@@ -44,25 +44,34 @@ async def swallow_the_cancellation(gate: Gate) -> None:
             continue
 
 
-@pytest.mark.parametrize("stay", [block, wait_for_a_thread, swallow_the_cancellation])
-def test_an_async_handler_that_cannot_be_cancelled_is_no_longer_renewed(
-    stay: Callable[[Gate], Awaitable[None]], caplog: pytest.LogCaptureFixture
+STAYS: dict[str, Callable[[Gate], Awaitable[None]]] = {
+    "blocks": block,
+    "waits for a thread": wait_for_a_thread,
+    "swallows the cancellation": swallow_the_cancellation,
+}
+
+
+def test_async_handlers_that_cannot_be_cancelled_are_no_longer_renewed(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    gate = Gate()
-    deliveries: list[int] = []
+    gates = {queue: Gate() for queue in STAYS}
+    deliveries: list[tuple[str, int]] = []
 
-    @outbox.handler("orders", timeout=0.3, lease_ttl=0.9)
+    @outbox.handler(*STAYS, timeout=0.3, lease_ttl=0.9)
     async def handle(message: outbox.Message[Any]) -> None:
-        deliveries.append(message.deliveries_count)
+        deliveries.append((message.queue, message.deliveries_count))
         if message.deliveries_count == 1:
-            await stay(gate)
+            await STAYS[message.queue](gates[message.queue])
 
-    publish()
-    with running():
-        wait_for(gate.reached)
+    for queue in STAYS:
+        publish(queue=queue)
+    with running(concurrency=3):
+        for gate in gates.values():
+            wait_for(gate.reached)
         with running(worker_id="second"):
-            wait_until(lambda: deliveries == [1, 2])
             wait_until(lambda: not OutboxMessage.objects.exists())
-        gate.opened.set()
+        for gate in gates.values():
+            gate.opened.set()
 
-    assert "handler_timeout" in events(caplog)
+    assert sorted(deliveries) == sorted((queue, n) for queue in STAYS for n in (1, 2))
+    assert events(caplog).count("handler_timeout") == 3
