@@ -103,7 +103,7 @@ def leave_a_message(sales: Sales) -> None:
     [
         (lose_an_order, "none lost"),
         (book_twice, "booked exactly once"),
-        (forget_to_ship, "shipped exactly once"),
+        (forget_to_ship, "shipped once"),
         (misplace_goods, "add up"),
         (remind_twice, "reminded of once"),
         (remind_of_an_order, "no other was"),
