@@ -61,12 +61,15 @@ class Handler:
     @property
     def name(self) -> str:
         """The handler's dotted name, for people."""
-        return _name_of(self.function)
+        return name_of(self.function)
 
     @property
     def is_async(self) -> bool:
         """Whether the function is a coroutine function, which a timeout can cancel."""
-        return inspect.iscoroutinefunction(self.function)
+        function = inspect.unwrap(self.function)
+        return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004 - an instance's, which may be async
+        )
 
     def __call__(self, message: Message[Any]) -> list[OutboxResponse]:
         """Run the function, a coroutine too, and return what it wants published."""
@@ -237,19 +240,19 @@ def _check_function(function: Callable[..., Any]) -> None:
         raise ImproperlyConfigured(f"A handler must be callable; {function!r} is not.")
     if inspect.isclass(function):
         raise ImproperlyConfigured(
-            f"{_name_of(function)} is a class; calling it would only make an instance. Register a "
+            f"{name_of(function)} is a class; calling it would only make an instance. Register a "
             "function, or an instance whose __call__ takes the message."
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ImproperlyConfigured(
-            f"{_name_of(function)} is a generator, so calling it would run nothing. "
+            f"{name_of(function)} is a generator, so calling it would run nothing. "
             "Return a list of OutboxResponse instead."
         )
     try:
         inspect.signature(function).bind(object())
     except TypeError as error:
         raise ImproperlyConfigured(
-            f"{_name_of(function)} cannot be called with a message as its only argument: {error}."
+            f"{name_of(function)} cannot be called with a message as its only argument: {error}."
         ) from error
     except ValueError:
         pass  # a builtin, whose signature nobody knows
@@ -282,7 +285,7 @@ class LateDecoder:
             return _decoder_to(_payload_type(self._function), self._function)
         except _UNRESOLVED as error:
             raise ImproperlyConfigured(
-                f"The type of {_name_of(self._function)}'s message cannot be resolved: {error}. "
+                f"The type of {name_of(self._function)}'s message cannot be resolved: {error}. "
                 "Import it at run time, not only under TYPE_CHECKING."
             ) from error
 
@@ -312,16 +315,17 @@ def _decoder_to(target: Any, function: Callable[..., Any]) -> Callable[[bytes, s
         from .typed_payloads import decoder
     except ImportError as error:
         raise ImproperlyConfigured(
-            f"{_name_of(function)} takes Message[{getattr(target, '__name__', target)}], which "
+            f"{name_of(function)} takes Message[{getattr(target, '__name__', target)}], which "
             "pydantic decodes: pip install 'django-outbox-pg[pydantic]', or annotate it as Message."
         ) from error
     try:
         return decoder(target)
     except ImproperlyConfigured as error:
-        raise ImproperlyConfigured(f"The handler {_name_of(function)}: {error}") from error
+        raise ImproperlyConfigured(f"The handler {name_of(function)}: {error}") from error
 
 
-def _name_of(function: Callable[..., Any]) -> str:
+def name_of(function: Callable[..., Any]) -> str:
+    """Return a function's dotted name, for people."""
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", None) or repr(function)
     return f"{module}.{name}" if module else name

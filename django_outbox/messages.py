@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
@@ -25,6 +26,7 @@ else:
 T = TypeVar("T", default=Any)
 
 FIRST_MOMENT = datetime(1, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LAST_MOMENT = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 
 TimerConflict: TypeAlias = Literal["ignore", "extend", "replace"]
@@ -198,11 +200,11 @@ def content_type(headers: Mapping[str, str]) -> str:
     return headers.get(codecs.CONTENT_TYPE, codecs.BINARY)
 
 
-def moment(epoch: float) -> datetime:
+def moment(epoch: float | Decimal) -> datetime:
     """Return seconds since 1970 as an aware UTC datetime, at the ends of the calendar if beyond."""
     try:
-        return datetime.fromtimestamp(epoch, UTC)
-    except (ValueError, OverflowError, OSError):
+        return _EPOCH + timedelta(microseconds=round(epoch * 1_000_000))
+    except (ValueError, OverflowError):
         return LAST_MOMENT if epoch > 0 else FIRST_MOMENT
 
 

@@ -41,7 +41,9 @@ class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
             raise TypeError(f"per_second must be a number; {per_second!r} is not.")
         if per_second is not None and not per_second >= SLOWEST:
             raise ValueError(f"per_second must be at least {SLOWEST}; it is {per_second!r}.")
-        step = 0.0 if per_second is None else 1 / per_second
+        return self._replayed(step=0.0 if per_second is None else 1 / per_second)
+
+    def _replayed(self, *, step: float) -> Iterator[ReplayResult]:
         first = 0
         for ids in self._batches():
             with connections[self.db].cursor() as cursor:

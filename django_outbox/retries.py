@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol, cast, runtime_checkable
 
@@ -161,7 +162,8 @@ def delay_after(
         if attempt >= max_attempts:
             return None
         if isinstance(strategy, _Bounded):
-            strategy = replace(strategy, max_attempts=max_attempts)
+            strategy = copy(strategy)
+            object.__setattr__(strategy, "max_attempts", max_attempts)  # it is a copy, and frozen
     delay = strategy.next_delay(attempt=attempt, elapsed=elapsed, exception=exception)
     if delay is None:
         return None

@@ -8,13 +8,14 @@ its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import psycopg
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import TransactionStatus
 
 from ..conf import settings
@@ -116,10 +117,13 @@ class DjangoStorage:
         savepoints = list(connection.savepoint_ids)
         savepoint = transaction.savepoint(using=self.alias) if blocks else None
         yield
+        if savepoint is None and not blocks and not self.depth:
+            connection.close_if_unusable_or_obsolete()  # the handler's session may have gone
+            return
         if self.depth > len(savepoints) + bool(blocks):
             # Somebody has left a block open. What was written in it is lost, and the block with it.
             if savepoint is None:
-                self._start_anew()
+                discard(connection)
                 return
             connection.atomic_blocks[:] = blocks
             connection.savepoint_ids[:] = savepoints
@@ -132,15 +136,12 @@ class DjangoStorage:
         else:
             transaction.savepoint_commit(savepoint, using=self.alias)
 
-    def _start_anew(self) -> None:
-        """Drop the connection; in an atomic block, `close()` would leave it unusable."""
-        raw = connections[self.alias].connection
-        if raw is not None:
-            raw.close()
-        del connections[self.alias]
-
     def on_commit(self, hook: Callable[[], None]) -> None:
         transaction.on_commit(hook, using=self.alias, robust=True)
+        # A hook that raises keeps Django from calling those after it.
+        hooks = connections[self.alias].run_on_commit
+        if hooks:
+            hooks.insert(0, hooks.pop())
 
     def awaits_commit(self, hook: Callable[[], None]) -> bool:
         # Django drops a hook with the savepoint or transaction that it was registered in.
@@ -215,6 +216,22 @@ class DjangoStorage:
         return connections[self.alias].cursor()
 
 
+def discard(connection: BaseDatabaseWrapper) -> None:
+    """Drop a connection with whatever is open on it; the next use makes a new one.
+
+    `close()` would not do: in an atomic block it leaves the wrapper unusable for good.
+    """
+    raw: Any = connection.connection
+    if raw is not None:
+        with suppress(psycopg.Error):
+            raw.close()
+        if (pool := getattr(connection, "pool", None)) is not None:
+            with suppress(ValueError, psycopg.Error):
+                pool.putconn(raw)
+    with suppress(AttributeError):
+        del connections[connection.alias]
+
+
 def _owner(hook: Callable[[], None]) -> object:
     return getattr(hook, "__self__", None)
 
@@ -237,10 +254,8 @@ Substitute = Callable[[str], Storage]
 _substitutes: list[Substitute] = []
 
 
-def storage_for(alias: str) -> Storage:
-    """Return the storage of a database; raise `ImproperlyConfigured` if it is not PostgreSQL."""
-    if _substitutes:
-        return _substitutes[-1](alias)
+def require_postgres(alias: str) -> None:
+    """Raise `ImproperlyConfigured` if the database is not PostgreSQL."""
     connection = connections[alias]
     if connection.vendor != "postgresql":
         raise ImproperlyConfigured(
@@ -248,6 +263,13 @@ def storage_for(alias: str) -> Storage:
             f"{connection.display_name}. Name another with using=…, or point DATABASES[{alias!r}] "
             "to a PostgreSQL server."
         )
+
+
+def storage_for(alias: str) -> Storage:
+    """Return the storage of a database; raise `ImproperlyConfigured` if it is not PostgreSQL."""
+    if _substitutes:
+        return _substitutes[-1](alias)
+    require_postgres(alias)
     return DjangoStorage(alias)
 
 

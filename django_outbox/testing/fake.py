@@ -25,8 +25,8 @@ class FakeOutbox:
     every message is delivered inside `publish`, whatever its deadline.
 
     What it cannot know: a rollback of the database takes no message back, and it does not see
-    whether `transaction.atomic()` is open, so publishing and `ack()` outside of it pass. It
-    notifies nobody.
+    whether `transaction.atomic()` is open, so publishing and `ack()` outside of it pass. A handler
+    that opens a block itself needs a database to open it on. It notifies nobody.
     """
 
     def __init__(self, *, sync: bool = False) -> None:

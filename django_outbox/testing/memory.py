@@ -133,11 +133,12 @@ class MemoryStorage(Storage):
         return [id_ for draft in drafts if (id_ := self.insert(draft)) is not None]
 
     def cancel_timer(self, *, queue: str, timer_id: str) -> bool:
-        row = self._timer(queue, timer_id)
-        if row is None or row.lease_token is not None:
-            return False
-        del self._rows[row.id]
-        return True
+        with self._lock:
+            row = self._timer(queue, timer_id)
+            if row is None or row.lease_token is not None:
+                return False
+            del self._rows[row.id]
+            return True
 
     def _insert(self, draft: Draft) -> _Row | None:
         deadline, expires_at = _deadline(draft)
@@ -188,7 +189,7 @@ class MemoryStorage(Storage):
             ]
 
     def _in_order(self) -> list[_Row]:
-        return sorted(self._rows.values(), key=lambda row: (row.next_attempt_at, row.id))
+        return sorted(self._rows.copy().values(), key=lambda row: (row.next_attempt_at, row.id))
 
     def _due(self, queues: Sequence[str], ahead: float) -> list[_Row]:
         now = time.time() + ahead
@@ -310,6 +311,8 @@ def _stored(row: _Row) -> Stored:
         created_at=row.created_at,
         next_attempt_at=row.next_attempt_at,
         expires_at=row.expires_at,
+        max_attempts=row.draft.max_attempts,
+        last_error=row.last_error,
     )
 
 

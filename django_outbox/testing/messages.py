@@ -25,10 +25,12 @@ _ANY: Any = object()
 
 @dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class StoredMessage(Message[Any]):
-    """A live message as a test sees it: a `Message` that also tells when it is due."""
+    """A live message as a test sees it: it also tells when it is due, and why it failed last."""
 
     next_attempt_at: datetime
     expires_at: datetime | None
+    max_attempts: int | None
+    last_error: str | None
 
 
 def drain(*queues: str, advance: timedelta | None = None, using: str | None = None) -> int:
@@ -122,6 +124,8 @@ def view(row: Stored) -> StoredMessage:
         body=row.body,
         next_attempt_at=moment(row.next_attempt_at),
         expires_at=None if row.expires_at is None else moment(row.expires_at),
+        max_attempts=row.max_attempts,
+        last_error=row.last_error,
     )
 
 

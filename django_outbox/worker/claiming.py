@@ -45,7 +45,7 @@ class Claims:
         self._poll_at = 0.0
         self._sweep_by = NEVER
         self._is_caught_up = False
-        self._has_just_claimed = False
+        self._claim_began: float | None = None
         self._news_at = 0.0
         self._claimed = 0
         self._is_closed = False
@@ -100,7 +100,7 @@ class Claims:
             self._sweep_by = NEVER
         self._window.advance(claimed)
         self._claimed += len(claimed)
-        self._note_what_is_left(full=len(claimed) == limit, swept=sweep)
+        self._note_what_is_left(began=now, full=len(claimed) == limit, swept=sweep)
         return claimed
 
     def look_ahead(self) -> None:
@@ -108,13 +108,16 @@ class Claims:
         now = time.monotonic()
         if not self._is_caught_up or now < self._poll_at or not self._looks_ahead:
             return
-        # Right after a claim, what is overdue is locked; only what is to come is of interest.
-        overdue, self._has_just_claimed = not self._has_just_claimed, False
-        seconds = self._database.call(store.soonest, self._queues, overdue=overdue)
+        # What was overdue at the claim is locked, so only what came due since is of interest, and
+        # what is still to come; at a poll, everything is.
+        since = None if self._claim_began is None else now - self._claim_began
+        self._claim_began = None
+        seconds = self._database.call(store.soonest, self._queues, since=since)
         self._poll_at = now + settings.poll_interval
         if seconds is not None and seconds < settings.poll_interval:
             self._claim_at = min(self._claim_at, time.monotonic() + max(0.0, seconds))
-            self._sweep_by = min(self._sweep_by, self._claim_at) if overdue else self._sweep_by
+            if since is None:
+                self._sweep_by = min(self._sweep_by, self._claim_at)
 
     def wake_at(self) -> float:
         """Return the `time.monotonic()` at which to claim or to look."""
@@ -123,14 +126,14 @@ class Claims:
             moments.append(self._poll_at)
         return min(moments)
 
-    def _note_what_is_left(self, *, full: bool, swept: bool) -> None:
+    def _note_what_is_left(self, *, began: float, full: bool, swept: bool) -> None:
         """Decide when to claim next; a claim that was not full has caught up with its window."""
         self._is_caught_up = not full
         if full:
             self._claim_at = 0.0
             return
         self._poll_at = 0.0
-        self._has_just_claimed = True
+        self._claim_began = began
         if swept:
             self._claim_at = NEVER
         else:

@@ -96,7 +96,7 @@ class Database:
                 raise RowsLocked from error
             except psycopg.Error as error:
                 if raw.closed or (error.sqlstate or "").startswith(_SESSION_ENDS):
-                    self._drop(error, sent=True)
+                    self._drop(error, sent=raw.closed)
                 raise
             else:
                 self._note_success()

@@ -7,7 +7,7 @@ the same, in whatever transaction the caller has open.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ..handlers import Handler
 from ..messages import Again, Bury, Claimed, Done, Lost, Outcome, Release
@@ -15,7 +15,7 @@ from ..store.messages import Lane
 from ..store.storage import Storage
 from .delivery import Delivery
 from .dispatch import deliver
-from .reporting import Reporter
+from .reporting import PHASES, Reporter
 
 
 def deliver_next(
@@ -29,9 +29,6 @@ def deliver_next(
         lane = Lane(queue, handlers[queue].lease_ttl)
         for claimed in storage.claim([lane], limit=1, worker_id=worker_id, ahead=ahead):
             return deliver_claimed(storage, claimed, handlers[queue], worker_id=worker_id)
-        if not storage.depth:
-            continue  # another worker was faster
-        return None  # locked by somebody else, which a look in this transaction cannot tell
     return None
 
 
@@ -44,9 +41,15 @@ def deliver_claimed(
     with storage.sheltered():
         outcome = deliver(delivery)
     delivery.ended_at = time.monotonic()
-    _settle(delivery, outcome, Reporter(worker_id, lambda job: job()))
+    _settle(delivery, outcome, Reporter(worker_id, lambda job: _shelter(storage, job)))
     storage.forget_hooks(delivery)
     return outcome
+
+
+def _shelter(storage: Storage, job: Callable[[], None]) -> None:
+    """Run a job so that what it breaks in the open transaction is mended."""
+    with storage.sheltered():
+        job()
 
 
 def _settle(delivery: Delivery, outcome: Outcome, reporter: Reporter) -> None:
@@ -57,7 +60,7 @@ def _settle(delivery: Delivery, outcome: Outcome, reporter: Reporter) -> None:
     elif delivery.is_acked:
         reporter.acked(delivery, outcome)
     else:
-        reporter.lost([delivery], "settle")
+        reporter.lost([delivery], PHASES[type(outcome)])
 
 
 def _write(delivery: Delivery, outcome: Outcome) -> bool:

@@ -49,6 +49,7 @@ class Leases:
         self._heartbeats: deque[tuple[Delivery, Future[bool]]] = deque()
         self._next_renewal = NEVER
         self._has_timeouts = False
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._held)
@@ -87,12 +88,16 @@ class Leases:
         The future says whether the lease stands.
         """
         future: Future[bool] = Future()
+        if self._is_closed:
+            future.set_result(False)
+            return future
         self._heartbeats.append((delivery, future))
         self._wake()
         return future
 
     def close(self) -> None:
-        """Answer the handlers that still wait for a renewal: there will be none."""
+        """Answer the handlers that wait for a renewal, now and later: there will be none."""
+        self._is_closed = True
         while self._heartbeats:
             self._heartbeats.popleft()[1].set_result(False)
 

@@ -105,10 +105,10 @@ class Worker:
         self._begin_stop()
         self._settle()
         self._leases.notice_timeouts()
+        self._release(self._leases.overdue())
         try:
             self._database.connect()
             self._leases.renew()
-            self._release(self._leases.overdue())
             self._claim()
             self._claims.look_ahead()
         except DatabaseAway:
@@ -116,6 +116,7 @@ class Worker:
         except psycopg.ProgrammingError as error:
             self._refusal = error  # privileges or tables that are not ours: waiting mends nothing
             self._stop_requested = True
+            self._database.pause(error, seconds=REFUSED_PAUSE)
         except psycopg.Error as error:
             self._database.pause(error, seconds=REFUSED_PAUSE)
         self._take_news()

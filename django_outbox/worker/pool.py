@@ -138,8 +138,8 @@ class Pool:
         self._running[delivery] = True
         if not self._waiting.pop(delivery, False):
             del self._running[delivery]
+            self._wake()
             return
-        delivery.started_at = time.monotonic()
         outcome = self._outcome(delivery)
         delivery.ended_at = time.monotonic()
         _guarded(sessions.tidy)
@@ -161,6 +161,10 @@ class Pool:
         return delivery.duration > SHORT or len(self._ended) >= MOST_UNTOLD
 
     def _outcome(self, delivery: Delivery) -> Outcome:
+        now = time.monotonic()
+        if now >= delivery.lease_ends_at:
+            return Release(refund=True)  # it could not be renewed; another may have it by now
+        delivery.started_at = now
         try:
             sessions.prepare()
             return self._run(delivery)

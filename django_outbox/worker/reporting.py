@@ -19,6 +19,9 @@ from .delivery import Delivery
 
 logger = logging.getLogger("django_outbox")
 
+PHASES: dict[type, str] = {Done: "complete", Again: "retry", Bury: "bury", Release: "release"}
+"""What is being written of each outcome, as logs and signals call it."""
+
 
 class Reporter:
     """Log and signal for one worker; `submit` runs a job in a handler thread."""
@@ -100,7 +103,7 @@ class Reporter:
 
     def _retried(self, delivery: Delivery, outcome: Again) -> None:
         logger.warning(
-            "Attempt %d of %s failed, next in %.1f s: %s",
+            "Attempt %d of %s failed, next in %.1f s%s",
             delivery.claimed.attempts_count + 1,
             _name(delivery),
             outcome.delay,
@@ -116,7 +119,7 @@ class Reporter:
             "Buried %s as %s%s",
             _name(delivery),
             outcome.reason,
-            f": {_headline(outcome.error)}" if outcome.error else "",
+            _headline(outcome.error),
             exc_info=failures.to_log(outcome.exception),
             extra={"event": "message_buried", "reason": outcome.reason, **self._extra(delivery)},
         )
@@ -162,4 +165,5 @@ def _name(delivery: Delivery) -> str:
 
 
 def _headline(error: str | None) -> str:
-    return "" if not error else error.partition("\n")[0]
+    """Return the first line of an error behind a colon, nothing if there is none."""
+    return "" if not error else ": " + error.partition("\n")[0]

@@ -23,6 +23,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.sql import Composable
 
 from ..errors import TransactionLeftOpen
+from ..store import storage
 
 # The server ended the session, is starting or stopping, or has become read-only.
 _GONE = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25006"})
@@ -163,19 +164,8 @@ def forget_all() -> None:
 
 
 def discard(connection: BaseDatabaseWrapper) -> None:
-    """Drop the connection with whatever is open on it; the next use makes a new one.
-
-    `close()` would not do: in an atomic block it leaves the wrapper unusable for good.
-    """
-    raw: Any = connection.connection
-    if raw is not None:
-        with suppress(psycopg.Error):
-            raw.close()
-        if (pool := getattr(connection, "pool", None)) is not None:
-            with suppress(ValueError, psycopg.Error):
-                pool.putconn(raw)
-    with suppress(AttributeError):
-        del connections[connection.alias]
+    """Drop a connection of this thread with whatever is open on it."""
+    storage.discard(connection)
     with suppress(AttributeError, ValueError):
         _own.connections.remove(connection)
 

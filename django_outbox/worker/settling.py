@@ -15,12 +15,12 @@ from typing import Any
 import psycopg
 
 from ..conf import settings
-from ..messages import Again, Bury, Done, Lost, Outcome, Release, is_settled
+from ..messages import Again, Bury, Lost, Outcome, Release, is_settled
 from ..store import messages as store
 from .database import LOCKED_PAUSE, Database, DatabaseAway, RowsLocked, summary
 from .delivery import Delivery
 from .moments import NEVER
-from .reporting import Reporter
+from .reporting import PHASES, Reporter
 
 logger = logging.getLogger("django_outbox")
 
@@ -29,8 +29,6 @@ Ended = tuple[Delivery, Outcome]
 BATCH = 1000
 REFUSED_PAUSE = 5.0
 """Seconds after which an outcome is tried again that the database could not take."""
-
-_PHASES: dict[type, str] = {Done: "complete", Again: "retry", Bury: "bury", Release: "release"}
 
 # The values or a constraint are at fault; trying again would end the same.
 _HOPELESS = (
@@ -48,9 +46,8 @@ class Settler:
     def __init__(self, database: Database, reporter: Reporter) -> None:
         self._database = database
         self._reporter = reporter
-        self._fresh: dict[type, list[Ended]] = {kind: [] for kind in _PHASES}
-        self._put_off: list[Ended] = []
-        self._put_off_until = 0.0
+        self._fresh: dict[type, list[Ended]] = {kind: [] for kind in PHASES}
+        self._put_off: list[tuple[float, Ended]] = []  # with the moment to try again
         self._given_up: list[Delivery] = []
         self._finished: list[Delivery] = []
 
@@ -62,7 +59,7 @@ class Settler:
     @property
     def next_try(self) -> float:
         """When what was put off is tried again."""
-        return self._put_off_until if self._put_off else NEVER
+        return min((moment for moment, _ in self._put_off), default=NEVER)
 
     @property
     def abandoned(self) -> list[int]:
@@ -79,7 +76,7 @@ class Settler:
         for one in ended:
             self._sort(one)
         try:
-            for kind in _PHASES:
+            for kind in PHASES:
                 self._write_all(kind)
             self._try_again()
         except DatabaseAway:
@@ -99,50 +96,69 @@ class Settler:
             self._fresh[type(outcome)].append(ended)
 
     def _write_all(self, kind: type) -> None:
-        fresh = self._fresh[kind]
-        while fresh:
+        while fresh := self._fresh[kind]:
             batch = _without_twins(fresh)
-            self._write(kind, batch)
-            written = {id(delivery) for delivery, _ in batch}
-            fresh[:] = [ended for ended in fresh if id(ended[0]) not in written]
+            self._fresh[kind] = _except(fresh, batch)
+            self._write_or_keep(kind, batch, self._fresh[kind])
 
     def _try_again(self) -> None:
         """Write what was locked or refused, apart from the fresh, which must not wait for it."""
-        if not self._put_off or time.monotonic() < self._put_off_until:
-            return
-        for kind in _PHASES:
-            batch = _without_twins([ended for ended in self._put_off if type(ended[1]) is kind])
-            if batch:
-                tried = {id(delivery) for delivery, _ in batch}
-                self._put_off = [ended for ended in self._put_off if id(ended[0]) not in tried]
-                try:
-                    self._write(kind, batch, again=True)
-                except DatabaseAway:
-                    self._put_off += batch
-                    raise
+        now = time.monotonic()
+        due = [ended for moment, ended in self._put_off if moment <= now]
+        self._put_off = [(moment, ended) for moment, ended in self._put_off if moment > now]
+        kept: list[Ended] = []
+        try:
+            for kind in PHASES:
+                batch = _without_twins([ended for ended in due if type(ended[1]) is kind])
+                due = _except(due, batch)
+                self._write_or_keep(kind, batch, kept, again=True)
+        finally:
+            self._put_off += [(now, ended) for ended in [*due, *kept]]
 
-    def _write(self, kind: type, batch: list[Ended], *, again: bool = False) -> None:
-        """Write one batch; each of its deliveries is then finished or put off."""
+    def _write_or_keep(
+        self, kind: type, batch: list[Ended], kept: list[Ended], *, again: bool = False
+    ) -> None:
+        """Write a batch; if the database goes away meanwhile, keep what is not out of hand yet."""
+        if not batch:
+            return
+        open_ones = {id(ended[0]): ended for ended in batch}
+        try:
+            self._write(kind, batch, open_ones, again=again)
+        finally:
+            kept += open_ones.values()
+
+    def _write(
+        self, kind: type, batch: list[Ended], open_ones: dict[int, Ended], *, again: bool
+    ) -> None:
+        """Write one batch, and take from `open_ones` what is finished or put off."""
         try:
             written = self._execute(kind, batch, again=again)
-            missed = [ended for ended in batch if ended[0].claimed.id not in written]
-            locked = self._still_held(missed)
         except RowsLocked:
-            self._put(batch, off=LOCKED_PAUSE)
-            return
+            self._put(batch, open_ones, off=LOCKED_PAUSE)
         except DatabaseAway as away:
             for delivery, _ in batch:
                 delivery.unsure |= away.sent
             raise
         except psycopg.Error as error:
-            self._write_apart(kind, batch, error, again=again)
-            return
-        for delivery, outcome in batch:
-            if delivery.claimed.id in written:
+            self._write_apart(kind, batch, open_ones, error, again=again)
+        else:
+            done = [ended for ended in batch if ended[0].claimed.id in written]
+            for delivery, outcome in done:
                 self._reporter.settled(delivery, outcome)
-        self._put([ended for ended in missed if ended[0].claimed.id in locked], off=LOCKED_PAUSE)
-        self._miss([ended for ended in missed if ended[0].claimed.id not in locked])
-        self._finished += [d for d, _ in batch if d.claimed.id not in locked]
+            self._finish(done, open_ones)
+            self._look_at_missed(_except(batch, done), open_ones)
+
+    def _look_at_missed(self, missed: list[Ended], open_ones: dict[int, Ended]) -> None:
+        """Put off what is only locked; the rest is gone, for a good reason or not."""
+        if not missed:
+            return
+        leases = [delivery.lease for delivery, _ in missed]
+        held = self._database.call(store.still_held, leases)
+        locked = [ended for ended in missed if ended[0].claimed.id in held]
+        self._put(locked, open_ones, off=LOCKED_PAUSE)
+        gone = _except(missed, locked)
+        self._miss(gone)
+        self._finish(gone, open_ones)
 
     def _execute(self, kind: type, batch: list[Ended], *, again: bool) -> set[int]:
         call = self._database.call
@@ -161,13 +177,14 @@ class Settler:
         except RowsLocked:
             return call(store.complete_unlocked, leases)
 
-    def _still_held(self, missed: list[Ended]) -> set[int]:
-        if not missed:
-            return set()
-        return self._database.call(store.still_held, [delivery.lease for delivery, _ in missed])
-
     def _write_apart(
-        self, kind: type, batch: list[Ended], error: psycopg.Error, *, again: bool
+        self,
+        kind: type,
+        batch: list[Ended],
+        open_ones: dict[int, Ended],
+        error: psycopg.Error,
+        *,
+        again: bool,
     ) -> None:
         """Keep one outcome that the database refuses from holding up the others.
 
@@ -176,29 +193,35 @@ class Settler:
         """
         if len(batch) > 1:
             for ended in batch:
-                self._write(kind, [ended], again=again)
+                self._write(kind, [ended], open_ones, again=again)
             return
         delivery = batch[0][0]
         is_hopeless = isinstance(error, _HOPELESS)
         logger.error(
             "The %s of message %s was refused, so %s: %s",
-            _PHASES[kind],
+            PHASES[kind],
             delivery.claimed.id,
             "its lease runs out" if is_hopeless else "it is tried again",
             summary(error),
-            extra={"event": "settlement_refused", "phase": _PHASES[kind]},
+            extra={"event": "settlement_refused", "phase": PHASES[kind]},
         )
         if is_hopeless:
             self._given_up.append(delivery)
-            self._finished.append(delivery)
+            self._finish(batch, open_ones)
         else:
-            self._put(batch, off=REFUSED_PAUSE)
+            self._put(batch, open_ones, off=REFUSED_PAUSE)
 
-    def _put(self, batch: Collection[Ended], *, off: float) -> None:
+    def _finish(self, batch: Collection[Ended], open_ones: dict[int, Ended]) -> None:
+        for delivery, _ in batch:
+            self._finished.append(delivery)
+            del open_ones[id(delivery)]
+
+    def _put(self, batch: Collection[Ended], open_ones: dict[int, Ended], *, off: float) -> None:
         """Try these again after `off` seconds."""
-        if batch:
-            self._put_off += batch
-            self._put_off_until = time.monotonic() + off
+        moment = time.monotonic() + off
+        for ended in batch:
+            self._put_off.append((moment, ended))
+            del open_ones[id(ended[0])]
 
     def _miss(self, missed: list[Ended]) -> None:
         """Tell the rows that are gone for a good reason from those that were lost."""
@@ -210,7 +233,7 @@ class Settler:
             else:
                 (unsure if delivery.unsure else lost).append(delivery)
         if missed:
-            phase = _PHASES[type(missed[0][1])]
+            phase = PHASES[type(missed[0][1])]
             self._reporter.unsure(unsure, phase)
             self._lose(lost, phase)
 
@@ -219,6 +242,11 @@ class Settler:
         for delivery in news:
             delivery.lost = True
         self._reporter.lost(news, phase)
+
+
+def _except(some: Collection[Ended], others: Collection[Ended]) -> list[Ended]:
+    left_out = {id(delivery) for delivery, _ in others}
+    return [ended for ended in some if id(ended[0]) not in left_out]
 
 
 def _without_twins(pending: list[Ended]) -> list[Ended]:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import psycopg
+
 PATIENCE = 25.0
 """Seconds a statement of the loop may take before its connection is given up."""
 
@@ -54,15 +56,19 @@ class Watchdog:
         while not self._stopped.wait(1.0):
             now = time.monotonic()
             for key, (deadline, fd) in list(self._guarded.items()):
-                if now > deadline and self._guarded.pop(key, None) is not None:
-                    _shut_down(fd())
+                if now > deadline and _shut_down(fd):
+                    self._guarded.pop(key, None)
 
 
-def _shut_down(fd: int | None) -> None:
-    if fd is None:
-        return
-    with suppress(OSError), socket.socket(fileno=os.dup(fd)) as duplicate:
-        duplicate.shutdown(socket.SHUT_RDWR)
+def _shut_down(find: Callable[[], int | None]) -> bool:
+    """Shut a socket down; False if there is none yet."""
+    with suppress(OSError, psycopg.Error):
+        fd = find()
+        if fd is None:
+            return False
+        with socket.socket(fileno=os.dup(fd)) as duplicate:
+            duplicate.shutdown(socket.SHUT_RDWR)
+    return True
 
 
 def limit_silence(connection: Any, **kwargs: Any) -> None:

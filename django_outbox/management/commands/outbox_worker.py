@@ -134,9 +134,12 @@ class Command(OutboxCommand):
                 f"Worker {worker_id} serves {', '.join(handlers)} on {alias!r} with "
                 f"{options['concurrency']} thread(s). Stop it with CTRL-C."
             )
-        code = self._run(worker, signals, reload=reload)
-        if worker.has_stuck_handlers:
-            _leave_at_once(code)
+        code = 1
+        try:
+            code = self._run(worker, signals, reload=reload)
+        finally:
+            if worker.has_stuck_handlers:
+                _leave_at_once(code)
         if code:
             sys.exit(code)
 

@@ -117,7 +117,9 @@ CROSS JOIN LATERAL (
     FROM django_outbox_message
     WHERE queue = lane.queue
         AND next_attempt_at >
-            CASE WHEN %(overdue)s THEN '-infinity' ELSE (SELECT clock_timestamp()) END
+            CASE WHEN %(since)s::float8 IS NULL THEN '-infinity'
+                ELSE (SELECT clock_timestamp() - %(since)s::float8 * interval '1 second')
+            END
         AND (lease_expires_at IS NULL OR lease_expires_at < (SELECT clock_timestamp()))
     ORDER BY next_attempt_at, id
     LIMIT 1
@@ -125,12 +127,12 @@ CROSS JOIN LATERAL (
 """
 
 
-def soonest(cursor: Cursor, queues: Sequence[str], *, overdue: bool) -> float | None:
-    """Return the seconds until the next message is due, None if none waits.
+def soonest(cursor: Cursor, queues: Sequence[str], *, since: float | None) -> float | None:
+    """Return the seconds until the next message is due, negative if it is; None if none waits.
 
-    Without `overdue` only what is still to come counts, so the answer is positive.
+    With `since` only what became due in so many last seconds counts, and what is still to come.
     """
-    cursor.execute(SOONEST, {"queues": list(queues), "overdue": overdue})
+    cursor.execute(SOONEST, {"queues": list(queues), "since": since})
     seconds: float | None = cursor.fetchone()[0]
     return seconds
 
@@ -143,11 +145,12 @@ WHERE queue = ANY(%(queues)s)
     AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
 ORDER BY next_attempt_at, id
 LIMIT 1
+FOR UPDATE SKIP LOCKED
 """
 
 
 def first_due(cursor: Cursor, queues: Sequence[str], *, ahead: float) -> str | None:
-    """Return the queue whose message is to be claimed first; None if nothing is due."""
+    """Return the queue whose message is to be claimed first; None if nothing is free and due."""
     cursor.execute(FIRST_DUE, {"queues": list(queues), "ahead": ahead})
     row = cursor.fetchone()
     return None if row is None else row[0]

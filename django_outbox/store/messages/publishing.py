@@ -71,18 +71,10 @@ FROM stored
 
 # A pending timer takes the new deadline, and with it the new content and a fresh start, when it is
 # to be replaced or when the new deadline is strictly later. A leased one is left to its worker.
-# That it has the deadline and the correlation id of this statement shows that it took them.
+# Only the choice between the two versions knows whether anything changed, so a timer that was moved
+# is notified of there; a row that was inserted has no xmax.
 MOVE_TIMER = """
-WITH deadline AS MATERIALIZED (
-    SELECT LEAST(
-        COALESCE(
-                %(activate_at)s::timestamptz,
-                clock_timestamp() + %(activate_in)s * interval '1 second'
-            ),
-        '9999-12-31 23:59:59.999999Z'
-    ) AS at
-),
-stored AS (
+WITH stored AS (
     INSERT INTO django_outbox_message AS live
         (queue, payload, headers, correlation_id, timer_id, max_attempts,
          next_attempt_at, expires_at)
@@ -90,7 +82,15 @@ stored AS (
         %(queue)s, %(body)s, %(headers)s::jsonb, %(correlation_id)s, %(timer_id)s,
         %(max_attempts)s::integer,
         deadline.at, deadline.at + %(expires_in)s::float8 * interval '1 second'
-    FROM deadline
+    FROM (
+        SELECT LEAST(
+            COALESCE(
+                %(activate_at)s::timestamptz,
+                clock_timestamp() + %(activate_in)s * interval '1 second'
+            ),
+            '9999-12-31 23:59:59.999999Z'
+        ) AS at
+    ) AS deadline
     ON CONFLICT (queue, timer_id) WHERE timer_id IS NOT NULL DO UPDATE SET
         (payload, headers, correlation_id, max_attempts, next_attempt_at, expires_at,
          attempts_count, first_attempt_at, last_attempt_at, last_error) = (
@@ -109,22 +109,25 @@ stored AS (
             ) AS version
                 (is_new, payload, headers, correlation_id, max_attempts, next_attempt_at,
                  expires_at, attempts_count, first_attempt_at, last_attempt_at, last_error)
-            WHERE version.is_new
-                = (%(replace)s OR excluded.next_attempt_at > live.next_attempt_at)
+            WHERE CASE
+                WHEN version.is_new
+                    <> (%(replace)s OR excluded.next_attempt_at > live.next_attempt_at)
+                THEN false
+                WHEN version.is_new AND %(notify)s
+                    AND excluded.next_attempt_at <= clock_timestamp()
+                THEN pg_notify('django_outbox', live.queue) IS NOT NULL
+                ELSE true
+            END
         )
     WHERE live.lease_token IS NULL
-    RETURNING live.id, live.queue, live.next_attempt_at, live.correlation_id
+    RETURNING live.id, live.queue, live.next_attempt_at, live.xmax = 0 AS is_inserted
 )
 SELECT
-    stored.id,
-    CASE
-        WHEN %(notify)s
-            AND stored.next_attempt_at = deadline.at
-            AND stored.correlation_id = %(correlation_id)s
-            AND stored.next_attempt_at <= clock_timestamp()
-        THEN pg_notify('django_outbox', stored.queue)
+    id,
+    CASE WHEN %(notify)s AND is_inserted AND next_attempt_at <= clock_timestamp()
+        THEN pg_notify('django_outbox', queue)
     END
-FROM stored, deadline
+FROM stored
 """
 
 

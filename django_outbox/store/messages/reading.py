@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import NamedTuple
 from uuid import UUID
 
@@ -20,18 +21,19 @@ class Stored(NamedTuple):
     timer_id: str | None
     attempts_count: int
     deliveries_count: int
-    created_at: float
-    next_attempt_at: float
-    expires_at: float | None
+    created_at: Decimal | float
+    next_attempt_at: Decimal | float
+    expires_at: Decimal | float | None
+    max_attempts: int | None
+    last_error: str | None
 
 
 LIVE = """
 SELECT
     id, message_id, queue, payload, headers::text, correlation_id, timer_id,
     attempts_count, deliveries_count,
-    extract(epoch FROM created_at)::float8,
-    extract(epoch FROM next_attempt_at)::float8,
-    extract(epoch FROM expires_at)::float8
+    extract(epoch FROM created_at), extract(epoch FROM next_attempt_at),
+    extract(epoch FROM expires_at), max_attempts, last_error
 FROM django_outbox_message
 ORDER BY next_attempt_at, id
 """
