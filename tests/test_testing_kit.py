@@ -338,6 +338,22 @@ def test_a_database_error_inside_the_handlers_own_block_can_be_handled() -> None
     assert published() == []
 
 
+def test_a_transaction_left_open_is_a_failed_attempt_and_is_rolled_back() -> None:
+    # J07
+    @outbox.handler("orders", retry=outbox.ConstantRetry(3600))
+    def handle(message: outbox.Message[Any]) -> None:
+        transaction.atomic().__enter__()
+        order("lost")
+
+    order("kept")
+    publish()
+
+    assert drain() == 1
+    assert order_names() == ["kept"]
+    (message,) = published()
+    assert message.attempt == 2
+
+
 # ack
 
 
@@ -370,6 +386,23 @@ def test_what_follows_an_ack_does_not_bring_the_message_back() -> None:
     assert drain() == 1
     assert order_names() == ["sold"]
     assert published() == []
+
+
+def test_a_database_error_after_an_ack_undoes_both_where_a_worker_would_have_committed() -> None:
+    """The one thing that a test's own transaction cannot tell; the docstring of drain says it."""
+
+    @outbox.handler("orders", retry=outbox.ConstantRetry(3600))
+    def handle(message: outbox.Message[Any]) -> None:
+        with transaction.atomic():
+            order("sold")
+            message.ack()
+        divide_by_zero()
+
+    publish()
+
+    assert drain() == 1
+    assert order_names() == []
+    assert [message.attempt for message in published()] == [2]
 
 
 def test_an_ack_that_is_rolled_back_is_none() -> None:

@@ -104,6 +104,20 @@ class DrainInTestCase(Behaviour, TestCase):
     def test_atomic_acking_failing_and_async_handlers(self) -> None:
         self.deliver_in_every_way()
 
+    def test_a_commit_hook_of_a_handler_is_captured_and_no_other(self) -> None:
+        @outbox.handler("hooked", atomic=True)
+        def handle(message: outbox.Message[Any]) -> None:
+            transaction.on_commit(lambda: ran.append(message.payload))
+
+        ran: list[Any] = []
+        with self.captureOnCommitCallbacks(execute=True) as callbacks:
+            self.publish("hook", queue="hooked")
+            self.publish("acked", queue="acked")
+            assert drain() == 2
+
+        assert ran == ["hook"]
+        assert len(callbacks) == 1
+
 
 class DrainWithTestData(Behaviour, TestCase):
     @classmethod
@@ -145,6 +159,21 @@ class DrainInTransactionTestCase(Behaviour, TransactionTestCase):
 
         assert drain() == 1
         assert ran == ["hook"]
+
+    def test_a_transaction_left_open_is_a_failed_attempt_and_is_rolled_back(self) -> None:
+        # J07
+        @outbox.handler("open", retry=outbox.ConstantRetry(3600))
+        def handle(message: outbox.Message[Any]) -> None:
+            transaction.atomic().__enter__()
+            Order.objects.create(name="lost")
+
+        self.publish("open", queue="open")
+        self.publish("sold", queue="orders")
+
+        assert drain() == 2
+        assert not connection.in_atomic_block
+        assert Order.objects.get().name == "sold"
+        assert [message.attempt for message in published()] == [2]
 
 
 class FakeInSimpleTestCase(WithHandlers):
