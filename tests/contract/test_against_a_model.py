@@ -254,6 +254,7 @@ class Model(RuleBasedStateMachine):
             assert message.payload == row.payload
             assert message.attempt == row.attempts + 1
             assert message.deliveries_count == row.deliveries
+            assert message.last_error == (row.errors[-1] if row.errors else None)
             assert (message.expires_at is not None) == row.expires
             if not NOW <= row.deadline < FAR:
                 assert message.next_attempt_at == moment(row.deadline)

@@ -295,6 +295,18 @@ def test_a_failed_message_is_due_again_after_its_delay(box: Box) -> None:
     assert box.messages() == []
 
 
+def test_a_message_tells_why_it_failed_last(box: Box) -> None:
+    outbox.handler("orders", retry=outbox.ConstantRetry(3600))(fail)
+    id_ = box.publish(max_attempts=7)
+    assert box.message(id_).last_error is None
+    assert box.message(id_).max_attempts == 7
+
+    box.drain()
+    error = box.message(id_).last_error
+    assert error is not None
+    assert error.startswith("ValueError: no stock")
+
+
 def test_a_handler_chooses_its_delay_with_retry(box: Box) -> None:
     @outbox.handler("orders", retry=outbox.ConstantRetry(1))
     def handle(message: outbox.Message[Any]) -> None:
