@@ -23,6 +23,7 @@ DEFAULTS: dict[str, Any] = {
     "MAX_PAYLOAD_BYTES": 1024 * 1024,
     "LISTEN_DATABASE": None,
     "EXCEPTION_RENDERER": None,
+    "SCHEDULES": {},
 }
 
 
@@ -66,6 +67,11 @@ class Settings:
         if isinstance(renderer, str):
             renderer = import_string(renderer)
         return None if renderer is None else renderer
+
+    @property
+    def schedules(self) -> dict[str, dict[str, Any]]:
+        """Schedules by name, each with its `spec`, `queue` and options of `outbox.schedule`."""
+        return dict(_get("SCHEDULES"))
 
     @property
     def renders_exceptions(self) -> bool:
@@ -126,6 +132,14 @@ def _renderer(value: object) -> str | None:
     return "must be None, a callable, or the dotted path of one"
 
 
+def _schedules(value: object) -> str | None:
+    if isinstance(value, dict) and all(
+        isinstance(name, str) and isinstance(options, dict) for name, options in value.items()
+    ):
+        return None
+    return "must be a dict of names to dicts with a 'spec', a 'queue' and options"
+
+
 _RULES: dict[str, Callable[[object], str | None]] = {
     "REQUIRE_ATOMIC": _flag,
     "NOTIFY": _flag,
@@ -133,4 +147,5 @@ _RULES: dict[str, Callable[[object], str | None]] = {
     "MAX_PAYLOAD_BYTES": _positive_int,
     "LISTEN_DATABASE": _alias,
     "EXCEPTION_RENDERER": _renderer,
+    "SCHEDULES": _schedules,
 }

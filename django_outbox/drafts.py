@@ -34,8 +34,12 @@ def build_draft(
     timer_conflict: TimerConflict,
     expires_in: Seconds | None,
     max_attempts: int | None,
+    reserved: bool = False,
 ) -> Draft:
-    """Return the draft of one message; raise for the first argument that cannot be used."""
+    """Return the draft of one message; raise for the first argument that cannot be used.
+
+    A `reserved` queue is the package's own and need not be checked.
+    """
     options = DraftOptions.checked(
         queue=queue,
         headers=headers,
@@ -43,6 +47,7 @@ def build_draft(
         activate_at=activate_at,
         expires_in=expires_in,
         max_attempts=max_attempts,
+        reserved=reserved,
     )
     check_timer(timer_id, timer_conflict)
     if correlation_id is not None:
@@ -74,8 +79,10 @@ class DraftOptions:
         activate_at: datetime | None,
         expires_in: Seconds | None,
         max_attempts: int | None,
+        reserved: bool = False,
     ) -> DraftOptions:
-        names.validate_queue(queue)
+        if not reserved:
+            names.validate_queue(queue)
         checked = checked_headers({} if headers is None else headers)
         message = current_message.get()
         if message is not None and (trace := message.headers.get(_TRACEPARENT)):

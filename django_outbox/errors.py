@@ -19,6 +19,14 @@ class ReservedName(OutboxError, ValueError):
     """The name starts with `__`, which is kept for the package itself."""
 
 
+class InvalidSpec(OutboxError, ValueError):
+    """The spec of a schedule cannot be read, or would never fire."""
+
+
+class LeadershipLost(OutboxError):
+    """Another scheduler leads, or the lease could not be renewed in time."""
+
+
 class PayloadError(OutboxError, ValueError):
     """The payload holds something that JSON cannot carry."""
 

@@ -1,4 +1,4 @@
-"""The tables as Django sees them: live messages and dead letters.
+"""The tables as Django sees them: messages, dead letters, schedules and the lease of their leader.
 
 Migrations create them in raw SQL, with storage options that Django has no words for;
 `makemigrations --check` keeps the two in step. There is no status column: a message without a
@@ -109,3 +109,62 @@ class DeadLetter(models.Model):
 
     def __str__(self) -> str:
         return f"{self.queue} #{self.original_id} ({self.failure_reason})"
+
+
+class Schedule(models.Model):
+    """A message that is published at every boundary of a spec."""
+
+    class CatchUp(models.TextChoices):
+        ALL = "all", "the oldest 64"
+        LATEST = "latest", "the newest one"
+        SKIP = "skip", "none"
+
+    class Source(models.TextChoices):
+        CODE = "code", "declared in code"
+        API = "api", "made by schedule()"
+        ADMIN = "admin", "made in the admin"
+
+    id = models.BigAutoField(primary_key=True)
+    name = models.CharField(max_length=255, unique=True)
+    spec = models.CharField(max_length=255)
+    timezone = models.CharField(max_length=64)
+    queue = models.CharField(max_length=255)
+    payload = models.BinaryField()
+    headers = models.JSONField(db_default={})
+    max_attempts = models.IntegerField(null=True, blank=True)
+    expires_in = models.DurationField(null=True, blank=True)
+    catch_up = models.CharField(max_length=8, choices=CatchUp, db_default="all")
+    enabled = models.BooleanField(db_default=True)
+    source = models.CharField(max_length=8, choices=Source, db_default="admin")
+    next_run_at = models.DateTimeField(null=True, blank=True)
+    planned_for = models.CharField(max_length=320, db_default="", editable=False)
+    last_boundary_at = models.DateTimeField(null=True, blank=True, editable=False)
+    last_run_at = models.DateTimeField(null=True, blank=True, editable=False)
+    last_message_id = models.BigIntegerField(null=True, blank=True, editable=False)
+    last_error = models.TextField(null=True, blank=True, editable=False)
+    retry_at = models.DateTimeField(null=True, blank=True, editable=False)
+    skipped_count = models.BigIntegerField(db_default=0, editable=False)
+    withdrawn_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    class Meta:
+        db_table = "django_outbox_schedule"
+        verbose_name = "schedule"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Lease(models.Model):
+    """Who leads the schedulers, and until when."""
+
+    name = models.CharField(max_length=255, primary_key=True)
+    owner = models.CharField(max_length=255)
+    acquired_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "django_outbox_lease"
+        verbose_name = "lease"
+
+    def __str__(self) -> str:
+        return f"{self.name} held by {self.owner}"

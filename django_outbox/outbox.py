@@ -6,6 +6,8 @@ Models live in `django_outbox.models`, signals in `django_outbox.signals`.
 from .errors import (
     InvalidName,
     InvalidPayload,
+    InvalidSpec,
+    LeadershipLost,
     LeaseLost,
     OutboxError,
     PayloadError,
@@ -26,16 +28,24 @@ from .publishing import (
     publish_many,
     publisher,
 )
+from .pulling import NamedOutbox, named, run_once
 from .retries import ConstantRetry, ExponentialRetry, LinearRetry, NoRetry, RetryStrategy
+from .scheduling.declaring import scheduled
+from .scheduling.registration import schedule, unschedule
+from .scheduling.running import run_schedules
+from .scheduling.stop_token import StopToken
 
 __all__ = [
     "ConstantRetry",
     "ExponentialRetry",
     "InvalidName",
     "InvalidPayload",
+    "InvalidSpec",
+    "LeadershipLost",
     "LeaseLost",
     "LinearRetry",
     "Message",
+    "NamedOutbox",
     "NoRetry",
     "OutboxError",
     "OutboxPublisher",
@@ -47,6 +57,7 @@ __all__ = [
     "ReservedName",
     "Retry",
     "RetryStrategy",
+    "StopToken",
     "TimerConflict",
     "TransactionLeftOpen",
     "TransactionRequired",
@@ -55,7 +66,13 @@ __all__ = [
     "apublish_many",
     "cancel_timer",
     "handler",
+    "named",
     "publish",
     "publish_many",
     "publisher",
+    "run_once",
+    "run_schedules",
+    "schedule",
+    "scheduled",
+    "unschedule",
 ]

@@ -103,7 +103,7 @@ def publish(
         expires_in=expires_in,
         max_attempts=max_attempts,
     )
-    return _transaction(using).insert(draft)
+    return store_draft(draft, using=using)
 
 
 def publish_many(
@@ -266,6 +266,11 @@ def default_alias() -> str:
     from .models import OutboxMessage
 
     return router.db_for_write(OutboxMessage)
+
+
+def store_draft(draft: Draft, *, using: str | None) -> int | None:
+    """Store a draft in the open transaction; None if its timer stays as it is."""
+    return _transaction(using).insert(draft)
 
 
 def _transaction(using: str | None) -> Storage:

@@ -6,6 +6,13 @@ database.
 """
 
 from .fake import FakeOutbox
-from .messages import StoredMessage, assert_published, drain, published
+from .messages import StoredMessage, assert_published, drain, published, tick_schedules
 
-__all__ = ["FakeOutbox", "StoredMessage", "assert_published", "drain", "published"]
+__all__ = [
+    "FakeOutbox",
+    "StoredMessage",
+    "assert_published",
+    "drain",
+    "published",
+    "tick_schedules",
+]

@@ -13,6 +13,7 @@ from ..errors import InvalidPayload
 from ..handlers import Handler, registry
 from ..messages import Bury, Message, content_type, moment, parse_headers
 from ..publishing import default_alias
+from ..scheduling.ticking import tick
 from ..store.messages import Stored
 from ..store.storage import Storage, storage_for
 from ..worker.inline import deliver_next
@@ -99,6 +100,16 @@ def assert_published(
     raise AssertionError(
         f"{len(matching)} live message(s) of {queue!r} match, and not {count}. There are:{listing}"
     )
+
+
+def tick_schedules(now: datetime | None = None, *, using: str | None = None) -> int:
+    """Run one tick of the schedules and return how many messages it published.
+
+    It needs no leadership, and goes by the database's clock or by the aware moment given.
+    """
+    if now is not None and now.utcoffset() is None:
+        raise ValueError("now must be an aware datetime; this one is naive.")
+    return tick(default_alias() if using is None else using, now=now)
 
 
 def view(row: Stored) -> StoredMessage:

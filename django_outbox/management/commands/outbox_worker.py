@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import nullcontext
 from types import FrameType
 from typing import Any, NoReturn
 from uuid import uuid4
@@ -19,6 +20,7 @@ from django.db import connections
 
 from ... import names
 from ...handlers import Handler, registry
+from ...scheduling.running import scheduler_thread
 from ...worker import reloading
 from ...worker.database import summary
 from ...worker.loop import Options, Worker
@@ -93,6 +95,14 @@ class Command(OutboxCommand):
             metavar="ID",
             help="What to call this worker in `leased_by` and in logs (default: host:pid:random).",
         )
+        parser.add_argument(
+            "--with-scheduler",
+            action="store_true",
+            help=(
+                "Also run a scheduler, in a thread with a connection of its own; enough for a "
+                "small site."
+            ),
+        )
         reload = parser.add_mutually_exclusive_group()
         reload.add_argument(
             "--reload",
@@ -136,7 +146,8 @@ class Command(OutboxCommand):
             )
         code = 1
         try:
-            code = self._run(worker, signals, reload=reload)
+            with scheduler_thread(alias) if options["with_scheduler"] else nullcontext():
+                code = self._run(worker, signals, reload=reload)
         finally:
             if worker.has_stuck_handlers:
                 _leave_at_once(code)

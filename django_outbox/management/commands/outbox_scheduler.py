@@ -1,0 +1,61 @@
+"""Fire recurring schedules, as the leader or standing by."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.db import connections
+
+from ...scheduling.declaring import write_declared
+from ...scheduling.running import stand_by
+from ...scheduling.stop_token import StopToken
+from ...scheduling.ticking import tick
+from ..base import OutboxCommand, log_to_stderr
+
+
+class Command(OutboxCommand):
+    help = (
+        "Fire recurring schedules. Of all schedulers that run, one leads; the others stand by and "
+        "take over within ten seconds when it is gone. SIGTERM and SIGINT give the lead up and "
+        "exit 0; a second signal exits at once."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument(
+            "--once",
+            action="store_true",
+            help="Write the declared schedules, fire what is due now, and exit; needs no lead.",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        log_to_stderr(options["verbosity"])
+        stop = StopToken()
+        _stop_on_signals(stop)
+        alias = self.ready_database(options["database"])
+        if options["once"]:
+            write_declared(alias)
+            self.stdout.write(f"Published {tick(alias):,} message(s).")
+            return
+        if options["verbosity"] > 0:
+            self.stderr.write(f"Scheduler on {alias!r}. Stop it with CTRL-C.")
+        try:
+            stand_by(stop, using=alias)
+        finally:
+            connections[alias].close()
+
+
+def _stop_on_signals(stop: StopToken) -> None:
+    """Stop in good order on the first SIGTERM or SIGINT, at once on the second."""
+
+    def take(signum: int, frame: FrameType | None) -> None:
+        if stop.stopped:
+            os._exit(128 + signum)
+        stop.stop()
+
+    signal.signal(signal.SIGTERM, take)
+    signal.signal(signal.SIGINT, take)

@@ -1,0 +1,137 @@
+"""Schedules declared in code: `@outbox.scheduled` and the setting `SCHEDULES`.
+
+They are written when a scheduler starts. One that is no longer declared is disabled and marked; one
+of a name that `schedule()` or the admin has taken is left to them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections, transaction
+
+from ..conf import settings
+from ..errors import OutboxError
+from ..handlers import name_of, registry
+from ..messages import Seconds
+from ..store import schedules as store
+from .boundaries import CatchUp
+from .clocks import clock
+from .registration import Declaration
+
+logger = logging.getLogger("django_outbox")
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_declared: dict[str, Declaration] = {}
+
+
+def scheduled(
+    spec: str,
+    *,
+    name: str | None = None,
+    payload: Any = None,
+    headers: Mapping[str, str] | None = None,
+    max_attempts: int | None = None,
+    expires_in: Seconds | None = None,
+    catch_up: CatchUp = "all",
+    enabled: bool = True,
+) -> Callable[[Function], Function]:
+    """Declare a schedule that publishes to the decorated handler's (first) queue.
+
+    Stands above `@outbox.handler`. The schedule is called `app_label.function` unless named. The
+    options are those of `outbox.schedule`.
+
+    Raises what `outbox.schedule` raises, naming the function, and `ImproperlyConfigured` if the
+    function handles no queue or the name is declared twice.
+    """
+
+    def declare(function: Function) -> Function:
+        queue = _queue_of(function)
+        try:
+            declaration = Declaration.checked(
+                name if name is not None else _default_name(function),
+                spec,
+                queue=queue,
+                payload=payload,
+                headers=headers,
+                max_attempts=max_attempts,
+                expires_in=expires_in,
+                catch_up=catch_up,
+                enabled=enabled,
+            )
+        except (OutboxError, ValueError, TypeError) as error:
+            error.add_note(f"In @outbox.scheduled above {name_of(function)}.")
+            raise
+        if declaration.name in _declared:
+            raise ImproperlyConfigured(
+                f"The schedule {declaration.name!r} is declared twice, the second time above "
+                f"{name_of(function)}. Give one of them another name=."
+            )
+        _declared[declaration.name] = declaration
+        return function
+
+    return declare
+
+
+def declarations() -> dict[str, Declaration]:
+    """Return everything that is declared, by name; raise if the setting holds what is wrong."""
+    found = dict(_declared)
+    for name, options in settings.schedules.items():
+        if name in found:
+            raise ImproperlyConfigured(
+                f"The schedule {name!r} is declared in code and in OUTBOX['SCHEDULES']."
+            )
+        found[name] = _from_setting(name, options)
+    return found
+
+
+def write_declared(using: str) -> None:
+    """Write what is declared to the table, and withdraw what is not any more."""
+    declared = declarations()
+    with transaction.atomic(using=using), connections[using].cursor() as cursor:
+        now = clock(cursor)
+        for declaration in declared.values():
+            if store.upsert(cursor, declaration.plan(source="code", now=now)) is None:
+                logger.warning(
+                    "The schedule %r is declared in code, but made by somebody else; it is theirs.",
+                    declaration.name,
+                    extra={"event": "schedule_taken", "schedule": declaration.name},
+                )
+        for name in store.withdraw(cursor, list(declared)):
+            logger.warning(
+                "The schedule %r is no longer declared, so it is disabled.",
+                name,
+                extra={"event": "schedule_withdrawn", "schedule": name},
+            )
+
+
+def _from_setting(name: str, options: Mapping[str, Any]) -> Declaration:
+    try:
+        given = dict(options)
+        return Declaration.checked(name, given.pop("spec"), **given)
+    except KeyError as error:
+        raise ImproperlyConfigured(f"OUTBOX['SCHEDULES'][{name!r}] lacks {error}.") from error
+    except (OutboxError, ValueError, TypeError) as error:
+        raise ImproperlyConfigured(f"OUTBOX['SCHEDULES'][{name!r}]: {error}") from error
+
+
+def _queue_of(function: Callable[..., Any]) -> str:
+    for handler in registry.handlers():
+        if handler.function is function:
+            return handler.queues[0]
+    raise ImproperlyConfigured(
+        f"{name_of(function)} handles no queue to schedule messages for. Put @outbox.scheduled "
+        "above @outbox.handler, so that it sees the handler."
+    )
+
+
+def _default_name(function: Callable[..., Any]) -> str:
+    module = getattr(function, "__module__", "") or ""
+    app = apps.get_containing_app_config(module)
+    label = app.label if app is not None else module.partition(".")[0]
+    return f"{label}.{getattr(function, '__name__', type(function).__name__)}"

@@ -1,0 +1,134 @@
+"""The loop of the leader, and of those who stand by.
+
+The loss of the lease is decided upon at the top of each turn and nowhere else: a renewal that fails
+in the sleep is only tried, and the next turn finds out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from django.db import DatabaseError, InterfaceError, OperationalError, connections
+
+from ..errors import LeadershipLost
+from ..publishing import default_alias
+from ..store import schedules as store
+from .declaring import write_declared
+from .leadership import RENEW_EVERY, Leadership, seconds_left
+from .stop_token import StopToken
+from .ticking import tick
+
+logger = logging.getLogger("django_outbox")
+
+SLICE = 1.0
+"""Seconds after which a sleep looks for new and changed schedules."""
+
+IDLE_TICK = 60.0
+"""Seconds after which the table is read again, come what may."""
+
+
+def run_schedules(stop: StopToken, *, using: str | None = None) -> None:
+    """Lead, and fire schedules, until `stop`; then give the lease up and return.
+
+    Raises `LeadershipLost` if another scheduler leads, at the start before anything is fired, or
+    later; also when the database has gone.
+    """
+    alias = default_alias() if using is None else using
+    leadership = Leadership(alias)
+    try:
+        if not leadership.acquire():
+            raise LeadershipLost("Another scheduler leads.")
+        logger.info("Leading as %s", leadership.owner, extra={"event": "leading"})
+        try:
+            while not stop.stopped:
+                _turn(alias, leadership, stop)
+        finally:
+            _give_up(leadership)
+    except (OperationalError, InterfaceError) as error:
+        connections[alias].close()
+        raise LeadershipLost(f"The database does not answer: {error}") from error
+
+
+def stand_by(stop: StopToken, *, using: str) -> None:
+    """Write the declared schedules, then lead whenever nobody else does, until `stop`."""
+    has_declared = False
+    while not stop.stopped:
+        try:
+            if not has_declared:
+                write_declared(using)
+                has_declared = True
+            wait = min(seconds_left(using), SLICE)
+            if wait > 0:
+                stop.wait(wait)
+                continue
+            run_schedules(stop, using=using)
+        except LeadershipLost as lost:
+            logger.info("Standing by: %s", lost, extra={"event": "standing_by"})
+            stop.wait(0.1)
+        except DatabaseError as error:
+            logger.warning(
+                "The database does not answer, standing by: %s",
+                error,
+                extra={"event": "database_away"},
+            )
+            with suppress(DatabaseError):
+                connections[using].close()
+            stop.wait(SLICE)
+
+
+@contextmanager
+def scheduler_thread(using: str) -> Iterator[None]:
+    """Run a scheduler in a thread while the block runs."""
+    stop = StopToken()
+    thread = threading.Thread(
+        target=_stand_by_in_thread, args=(stop, using), name="outbox-scheduler", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.stop()
+        thread.join(5.0)
+
+
+def _stand_by_in_thread(stop: StopToken, using: str) -> None:
+    try:
+        stand_by(stop, using=using)
+    except Exception:
+        logger.exception("The scheduler has ended", extra={"event": "scheduler_ended"})
+    finally:
+        connections[using].close()
+
+
+def _turn(using: str, leadership: Leadership, stop: StopToken) -> None:
+    if not leadership.renew():
+        raise LeadershipLost("The lease has run out, or another scheduler has taken it.")
+    tick(using, owner=leadership.owner)
+    _sleep(using, leadership, stop)
+
+
+def _sleep(using: str, leadership: Leadership, stop: StopToken) -> None:
+    """Sleep until something is due, in slices, renewing the lease meanwhile."""
+    now = time.monotonic()
+    until, next_renewal = now + IDLE_TICK, now + RENEW_EVERY
+    while not stop.stopped:
+        with connections[using].cursor() as cursor:
+            seconds = store.soonest(cursor)
+        left = until - time.monotonic()
+        wait = min(SLICE, left, left if seconds is None else seconds)
+        if wait <= 0 or stop.wait(wait):
+            return
+        if seconds is not None and seconds <= SLICE:
+            return
+        if time.monotonic() >= next_renewal:
+            leadership.renew()
+            next_renewal = time.monotonic() + RENEW_EVERY
+
+
+def _give_up(leadership: Leadership) -> None:
+    with suppress(DatabaseError):
+        leadership.release()

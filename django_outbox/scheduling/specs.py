@@ -1,0 +1,301 @@
+"""Specs: `@every <n><unit>` and `@cron <five fields> [zone]`. Pure; moments are aware, in UTC.
+
+A cron follows the wall clock of its zone. When its minute or hour field begins with `*` it is meant
+as a rhythm and runs in elapsed time: it fires at every moment whose wall time matches, 23 or 25
+times on the days of change for `0 * * * *`. Any other is meant as a time of day: one that a change
+skips fires at the first moment after the gap, and one that comes twice fires the first time.
+"""
+
+from __future__ import annotations
+
+import re
+import zoneinfo
+from calendar import monthrange
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from functools import cache
+from typing import TypeAlias
+from zoneinfo import ZoneInfo
+
+from ..errors import InvalidSpec
+
+MINUTE = timedelta(minutes=1)
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_EVERY = re.compile(r"@every ([1-9][0-9]*)([smhd])")
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+_SHORTHANDS = {
+    "@hourly": "@cron 0 * * * *",
+    "@daily": "@cron 0 0 * * *",
+    "@midnight": "@cron 0 0 * * *",
+    "@weekly": "@cron 0 0 * * 0",
+    "@monthly": "@cron 0 0 1 * *",
+    "@yearly": "@cron 0 0 1 1 *",
+    "@annually": "@cron 0 0 1 1 *",
+}
+_ACCEPTED = "Accepted are '@every <n><s|m|h|d>' and '@cron <five fields> [zone]'."
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """A boundary each `step`, counted from registration."""
+
+    step: timedelta
+
+    def after(self, boundary: datetime) -> datetime:
+        """Return the boundary that follows `boundary`."""
+        return boundary + self.step
+
+    def first(self, registered_at: datetime) -> datetime:
+        """Return the first boundary of a schedule registered at this moment."""
+        return registered_at + self.step
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """Boundaries at the wall-clock times of `zone` that match the five fields."""
+
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    zone: ZoneInfo
+    is_rhythm: bool
+    either_day: bool
+    """Day of month or day of week: when both are given, a day that matches one of them does."""
+
+    def after(self, moment: datetime) -> datetime:
+        """Return the first boundary later than `moment`; `OverflowError` past the year 9999."""
+        return self._next_of_rhythm(moment) if self.is_rhythm else self._next_time_of_day(moment)
+
+    def first(self, registered_at: datetime) -> datetime:
+        """Return the first boundary of a schedule registered at this moment."""
+        return self.after(registered_at)
+
+    def _next_of_rhythm(self, moment: datetime) -> datetime:
+        """Step through elapsed time, as far at a time as nothing can match."""
+        candidate = moment.replace(second=0, microsecond=0) + MINUTE
+        while True:
+            local = candidate.astimezone(self.zone)
+            if not self._is_day(local.date()):
+                start = self._instant(_midnight(self._next_day(local.date() + timedelta(days=1))))
+                candidate = max(start, candidate + MINUTE)
+            elif local.hour not in self.hours:
+                candidate += timedelta(minutes=60 - local.minute)
+            elif local.minute not in self.minutes:
+                following = next((m for m in self.minutes if m > local.minute), 60)
+                candidate += timedelta(minutes=following - local.minute)
+            else:
+                return candidate
+
+    def _next_time_of_day(self, moment: datetime) -> datetime:
+        day = moment.astimezone(self.zone).date() - timedelta(days=1)
+        while True:
+            day = self._next_day(day)
+            for instant in self._instants_of(day):
+                if instant > moment:
+                    return instant
+            day += timedelta(days=1)
+
+    def _instants_of(self, day: date) -> Iterator[datetime]:
+        midnight = _midnight(day)
+        for hour in self.hours:
+            for minute in self.minutes:
+                yield self._instant(midnight.replace(hour=hour, minute=minute))
+
+    def _instant(self, wall: datetime) -> datetime:
+        """Return when the zone's clocks show `wall`: the first time, or right after a gap."""
+        first = wall.replace(tzinfo=self.zone, fold=0).astimezone(UTC)
+        if first.astimezone(self.zone).replace(tzinfo=None) == wall:
+            return first
+        # In a gap the offset after it gives a moment before the change, and that before it a
+        # moment after; the change lies between.
+        before = wall.replace(tzinfo=self.zone, fold=1).astimezone(UTC)
+        return _change_between(before, first, self.zone)
+
+    def _is_day(self, day: date) -> bool:
+        if day.month not in self.months:
+            return False
+        is_day_of_month = day.day in self.days
+        is_weekday = day.isoweekday() % 7 in self.weekdays
+        if self.either_day:
+            return is_day_of_month or is_weekday
+        return is_day_of_month and is_weekday
+
+    def _next_day(self, day: date) -> date:
+        """Return the first matching day from `day` on."""
+        while not self._is_day(day):
+            if day.month in self.months:
+                day += timedelta(days=1)
+            else:
+                length = monthrange(day.year, day.month)[1]
+                day += timedelta(days=length - day.day + 1)
+        return day
+
+
+Spec: TypeAlias = Every | Cron
+
+
+def parse(spec: str, *, default_zone: str) -> Spec:
+    """Return what `spec` says; a cron that names no zone goes by `default_zone`.
+
+    Raises `InvalidSpec`, which says what was given, what is accepted, and the nearest that works.
+    """
+    if not isinstance(spec, str):
+        raise InvalidSpec(f"A spec is a str; {spec!r} is of type {type(spec).__name__}.")
+    if match := _EVERY.fullmatch(spec):
+        return _every(spec, int(match[1]), match[2])
+    if spec.startswith("@cron "):
+        return _cron(spec, default_zone)
+    raise InvalidSpec(f"{_shown(spec)} is no spec. {_nearest(spec)}{_ACCEPTED}")
+
+
+def _every(spec: str, count: int, unit: str) -> Every:
+    try:
+        step = timedelta(seconds=count * _UNITS[unit])
+        datetime.now(UTC) + step
+    except OverflowError:
+        raise InvalidSpec(f"{_shown(spec)} would fire past the year 9999.") from None
+    return Every(step)
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """One of the five fields: its name, its range, and the names of its values."""
+
+    name: str
+    low: int
+    high: int
+    names: dict[str, int] = field(default_factory=dict)
+
+    def parse(self, text: str) -> set[int]:
+        """Return the values the field's text stands for; raise `ValueError` with the reason."""
+        values: set[int] = set()
+        for part in text.split(","):
+            values |= self._part(part)
+        return values
+
+    def _part(self, part: str) -> set[int]:
+        span, slash, step_text = part.partition("/")
+        if span == "*":
+            low, high = self.low, self.high
+        elif "-" in span:
+            low_text, _, high_text = span.partition("-")
+            low, high = self._value(low_text), self._value(high_text)
+        else:
+            low = self._value(span)
+            high = self.high if slash else low
+        if low > high:
+            raise ValueError(f"the range {span!r} runs backwards")
+        step = self._step(step_text) if slash else 1
+        return set(range(low, high + 1, step))
+
+    def _value(self, text: str) -> int:
+        if (named := self.names.get(text.upper())) is not None:
+            return named
+        if not re.fullmatch("[0-9]{1,4}", text):
+            raise ValueError(f"{text!r} is no value")
+        if not self.low <= int(text) <= self.high:
+            raise ValueError(f"{text} lies outside of {self.low}-{self.high}")
+        return int(text)
+
+    def _step(self, text: str) -> int:
+        if not re.fullmatch("[0-9]{1,4}", text) or not 1 <= int(text) <= self.high:
+            raise ValueError(f"the step {text!r} is none of 1-{self.high}")
+        return int(text)
+
+
+_FIELDS = (
+    _Field("minute", 0, 59),
+    _Field("hour", 0, 23),
+    _Field("day of month", 1, 31),
+    _Field("month", 1, 12, {name: n for n, name in enumerate(_MONTHS, start=1)}),
+    _Field("day of week", 0, 7, {name: n for n, name in enumerate(_DAYS)}),
+)
+
+
+def _cron(spec: str, default_zone: str) -> Cron:
+    parts = spec.split()[1:]
+    if len(parts) not in (5, 6):
+        raise InvalidSpec(
+            f"{_shown(spec)} has {len(parts)} fields. A cron has five (minute, hour, day of month, "
+            "month, day of week), and a zone may follow: '@cron 30 7 * * MON-FRI Europe/Berlin'."
+        )
+    texts = parts[:5]
+    zone = _zone(spec, parts[5] if len(parts) == 6 else default_zone)
+    values = []
+    for text, cron_field in zip(texts, _FIELDS, strict=True):
+        try:
+            values.append(cron_field.parse(text))
+        except ValueError as error:
+            raise InvalidSpec(
+                f"{_shown(spec)}: in the {cron_field.name} {text!r}, {error}. Fields take *, "
+                "values, lists, ranges, steps, and names of months and days."
+            ) from None
+    minutes, hours, days, months, weekdays = values
+    cron = Cron(
+        minutes=tuple(sorted(minutes)),
+        hours=tuple(sorted(hours)),
+        days=frozenset(days),
+        months=frozenset(months),
+        weekdays=frozenset(day % 7 for day in weekdays),
+        zone=zone,
+        is_rhythm=texts[0].startswith("*") or texts[1].startswith("*"),
+        either_day=not (texts[2].startswith("*") or texts[4].startswith("*")),
+    )
+    if not cron.either_day and not _has_a_day(cron):
+        raise InvalidSpec(f"{_shown(spec)} can never fire: no such month has such a day.")
+    return cron
+
+
+def _has_a_day(cron: Cron) -> bool:
+    leap_year = 2024
+    return any(min(cron.days) <= monthrange(leap_year, month)[1] for month in cron.months)
+
+
+def _zone(spec: str, name: str) -> ZoneInfo:
+    if name not in _zone_names():
+        raise InvalidSpec(
+            f"{_shown(spec)}: {name!r} is no zone. A zone is an IANA name such as Europe/Berlin; "
+            "seconds, L, W and # are not accepted in fields."
+        )
+    return ZoneInfo(name)
+
+
+@cache
+def _zone_names() -> frozenset[str]:
+    return frozenset(zoneinfo.available_timezones())
+
+
+def _change_between(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
+    """Return the first second that has the offset of `after`."""
+    offset = after.astimezone(zone).utcoffset()
+    low, high = int(before.timestamp()), int(after.timestamp())
+    while high - low > 1:
+        middle = (low + high) // 2
+        has_changed = datetime.fromtimestamp(middle, zone).utcoffset() == offset
+        low, high = (low, middle) if has_changed else (middle, high)
+    return datetime.fromtimestamp(high, UTC)
+
+
+def _midnight(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day)  # noqa: DTZ001 - wall time, which has no zone
+
+
+def _nearest(spec: str) -> str:
+    stripped = spec.strip()
+    if shorthand := _SHORTHANDS.get(stripped.lower()):
+        return f"Write {shorthand!r}. "
+    if len(stripped.split()) in (5, 6) and not stripped.startswith("@"):
+        return f"It is a cron: write '@cron {stripped}'. "
+    if match := re.fullmatch(r"@?every\s*0*([1-9][0-9]*)\s*([smhd])[a-z]*", stripped.lower()):
+        return f"Write '@every {match[1]}{match[2]}'. "
+    if match := re.fullmatch(r"@?every\s*0*([1-9][0-9]*)", stripped.lower()):
+        return f"The unit is missing: write '@every {match[1]}s' or '@every {match[1]}m'. "
+    return ""
+
+
+def _shown(spec: str) -> str:
+    return repr(spec if len(spec) <= 80 else spec[:80] + "…")

@@ -1,0 +1,303 @@
+"""The statements on `django_outbox_schedule`, and the one that inserts what is fired."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from . import Cursor
+
+CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
+
+
+def clock(cursor: Cursor) -> float:
+    """Return the database's clock in seconds since 1970.
+
+    Datetimes would come naive, in the site's zone, where Django's USE_TZ is off.
+    """
+    cursor.execute(CLOCK, {})
+    now: float = cursor.fetchone()[0]
+    return now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A schedule that is validated and encoded, and is to be written."""
+
+    name: str
+    spec: str
+    timezone: str
+    queue: str
+    body: bytes = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+    max_attempts: int | None
+    expires_in: timedelta | None
+    catch_up: str
+    enabled: bool
+    source: str
+    next_run_at: datetime
+
+    @property
+    def planned_for(self) -> str:
+        """What `next_run_at` was worked out for, as the table writes it."""
+        return f"{self.spec} {self.timezone}"
+
+
+# The same spec keeps its next boundary, so frequent deploys never postpone it. One that was off is
+# planned from now on, since what passed meanwhile is not to be fired.
+UPSERT = """
+INSERT INTO django_outbox_schedule AS schedule
+    (name, spec, timezone, queue, payload, headers, max_attempts, expires_in, catch_up, enabled,
+     source, next_run_at, planned_for)
+VALUES
+    (%(name)s, %(spec)s, %(timezone)s, %(queue)s, %(body)s, %(headers)s::jsonb,
+     %(max_attempts)s::integer, %(expires_in)s::interval, %(catch_up)s, %(enabled)s, %(source)s,
+     %(next_run_at)s, %(planned_for)s)
+ON CONFLICT (name) DO UPDATE SET
+    spec = excluded.spec,
+    timezone = excluded.timezone,
+    queue = excluded.queue,
+    payload = excluded.payload,
+    headers = excluded.headers,
+    max_attempts = excluded.max_attempts,
+    expires_in = excluded.expires_in,
+    catch_up = excluded.catch_up,
+    enabled = excluded.enabled AND (
+        schedule.enabled OR excluded.source <> 'code' OR schedule.withdrawn_at IS NOT NULL
+    ),
+    source = excluded.source,
+    next_run_at = CASE
+        WHEN schedule.planned_for = excluded.planned_for AND schedule.enabled
+        THEN schedule.next_run_at
+        ELSE excluded.next_run_at
+    END,
+    planned_for = excluded.planned_for,
+    last_error = NULL,
+    retry_at = NULL,
+    withdrawn_at = NULL
+WHERE excluded.source <> 'code' OR schedule.source = 'code'
+RETURNING id
+"""
+
+
+def upsert(cursor: Cursor, plan: Plan) -> int | None:
+    """Write a schedule by its name; None if code declares what somebody else has made."""
+    cursor.execute(
+        UPSERT,
+        {
+            "name": plan.name,
+            "spec": plan.spec,
+            "timezone": plan.timezone,
+            "queue": plan.queue,
+            "body": plan.body,
+            "headers": json.dumps(plan.headers),
+            "max_attempts": plan.max_attempts,
+            "expires_in": plan.expires_in,
+            "catch_up": plan.catch_up,
+            "enabled": plan.enabled,
+            "source": plan.source,
+            "next_run_at": plan.next_run_at,
+            "planned_for": plan.planned_for,
+        },
+    )
+    row = cursor.fetchone()
+    return None if row is None else row[0]
+
+
+WITHDRAW = """
+UPDATE django_outbox_schedule
+SET enabled = false, withdrawn_at = clock_timestamp()
+WHERE source = 'code' AND withdrawn_at IS NULL AND name <> ALL(%(declared)s::text[])
+RETURNING name
+"""
+
+
+def withdraw(cursor: Cursor, declared: Sequence[str]) -> list[str]:
+    """Disable and mark what code does not declare any more; return the names."""
+    cursor.execute(WITHDRAW, {"declared": list(declared)})
+    return [row[0] for row in cursor.fetchall()]
+
+
+DELETE = """
+DELETE FROM django_outbox_schedule WHERE name = %(name)s RETURNING id
+"""
+
+
+def delete(cursor: Cursor, name: str) -> bool:
+    """Delete a schedule; tell whether there was one."""
+    cursor.execute(DELETE, {"name": name})
+    return cursor.fetchone() is not None
+
+
+class Candidate(NamedTuple):
+    """A schedule that is due or has to be planned anew; moments in seconds since 1970."""
+
+    id: int
+    name: str
+    spec: str
+    timezone: str
+    queue: str
+    body: bytes
+    headers: str
+    max_attempts: int | None
+    expires_in: float | None
+    catch_up: str
+    enabled: bool
+    next_run_at: float | None
+    is_planned: bool
+
+
+# Whoever waits here for the row locks of another tick finds the boundaries advanced, since the
+# condition is checked again on the rows as they are then.
+LOCK_DUE = """
+SELECT
+    id, name, spec, timezone, queue, payload, headers::text, max_attempts,
+    extract(epoch FROM expires_in)::float8, catch_up, enabled,
+    extract(epoch FROM next_run_at)::float8,
+    planned_for = spec || ' ' || timezone AND next_run_at IS NOT NULL
+FROM django_outbox_schedule
+WHERE tick_at <= %(now)s
+ORDER BY tick_at, id
+LIMIT %(limit)s
+FOR UPDATE
+"""
+
+
+def lock_due(cursor: Cursor, *, now: datetime, limit: int) -> list[Candidate]:
+    """Lock what is due at `now`, and what has to be planned anew."""
+    cursor.execute(LOCK_DUE, {"now": now, "limit": limit})
+    return [Candidate._make(row) for row in cursor.fetchall()]
+
+
+class Fire(NamedTuple):
+    """A message to insert for one boundary of a schedule."""
+
+    schedule_id: int
+    queue: str
+    body: bytes
+    headers: str
+    max_attempts: int | None
+    expires_in: float | None
+
+
+FIRE = """
+WITH stored AS (
+    INSERT INTO django_outbox_message
+        (queue, payload, headers, max_attempts, next_attempt_at, expires_at)
+    SELECT
+        fire.queue, fire.body, fire.headers::jsonb, fire.max_attempts, clock.now,
+        clock.now + fire.expires_in * interval '1 second'
+    FROM unnest(
+        %(queues)s::text[], %(bodies)s::bytea[], %(headers)s::text[], %(max_attempts)s::int[],
+        %(expires_in)s::float8[]
+    ) WITH ORDINALITY AS fire (queue, body, headers, max_attempts, expires_in, position)
+    CROSS JOIN (SELECT clock_timestamp() AS now) AS clock
+    ORDER BY fire.position
+    RETURNING id, queue
+),
+announced AS MATERIALIZED (
+    SELECT pg_notify('django_outbox', queue)
+    FROM (SELECT DISTINCT queue FROM stored) AS fired
+    WHERE %(notify)s
+)
+SELECT id, (SELECT count(*) FROM announced) FROM stored ORDER BY id
+"""
+
+
+def fire(cursor: Cursor, fires: Sequence[Fire], *, notify: bool) -> list[int]:
+    """Insert a message for each fire, due now, and return the ids in the same order."""
+    cursor.execute(
+        FIRE,
+        {
+            "queues": [one.queue for one in fires],
+            "bodies": [one.body for one in fires],
+            "headers": [one.headers for one in fires],
+            "max_attempts": [one.max_attempts for one in fires],
+            "expires_in": [one.expires_in for one in fires],
+            "notify": notify,
+        },
+    )
+    return [row[0] for row in cursor.fetchall()]
+
+
+class Advance(NamedTuple):
+    """How a schedule stands after a tick; without a fired boundary only the plan changes."""
+
+    schedule_id: int
+    next_run_at: datetime
+    planned_for: str
+    skipped: int
+    fired_boundary: datetime | None
+    message_id: int | None
+
+
+ADVANCE = """
+UPDATE django_outbox_schedule AS schedule
+SET next_run_at = advance.next_run_at,
+    planned_for = advance.planned_for,
+    skipped_count = schedule.skipped_count + advance.skipped,
+    last_boundary_at = COALESCE(advance.fired_boundary, schedule.last_boundary_at),
+    last_run_at = CASE WHEN advance.message_id IS NULL THEN schedule.last_run_at
+        ELSE clock_timestamp() END,
+    last_message_id = COALESCE(advance.message_id, schedule.last_message_id),
+    last_error = NULL,
+    retry_at = NULL
+FROM unnest(
+    %(ids)s::bigint[], %(next_run_ats)s::timestamptz[], %(planned_fors)s::text[],
+    %(skipped)s::bigint[], %(fired_boundaries)s::timestamptz[], %(message_ids)s::bigint[]
+) AS advance (id, next_run_at, planned_for, skipped, fired_boundary, message_id)
+WHERE schedule.id = advance.id
+"""
+
+
+def advance(cursor: Cursor, advances: Sequence[Advance]) -> None:
+    """Write how these schedules stand, and that nothing is wrong with them."""
+    cursor.execute(
+        ADVANCE,
+        {
+            "ids": [one.schedule_id for one in advances],
+            "next_run_ats": [one.next_run_at for one in advances],
+            "planned_fors": [one.planned_for for one in advances],
+            "skipped": [one.skipped for one in advances],
+            "fired_boundaries": [one.fired_boundary for one in advances],
+            "message_ids": [one.message_id for one in advances],
+        },
+    )
+
+
+FAIL = """
+UPDATE django_outbox_schedule
+SET last_error = %(error)s, retry_at = clock_timestamp() + interval '1 minute'
+WHERE id = %(id)s
+"""
+
+
+def fail(cursor: Cursor, schedule_id: int, error: str) -> None:
+    """Record why a schedule could not be fired; it keeps its boundary and rests for a minute."""
+    cursor.execute(FAIL, {"id": schedule_id, "error": error})
+
+
+SOONEST = """
+SELECT extract(epoch FROM min(tick_at))::float8 - extract(epoch FROM clock_timestamp())::float8
+FROM django_outbox_schedule
+"""
+
+
+def soonest(cursor: Cursor) -> float | None:
+    """Return the seconds until a tick has something to do, negative if it is overdue."""
+    cursor.execute(SOONEST, {})
+    seconds: float | None = cursor.fetchone()[0]
+    return seconds
+
+
+BOUND_IDLENESS = """
+SELECT set_config('idle_in_transaction_session_timeout', %(milliseconds)s, true)
+"""
+
+
+def bound_idleness(cursor: Cursor, *, seconds: float) -> None:
+    """Have the server end this transaction when its client says nothing for so long."""
+    cursor.execute(BOUND_IDLENESS, {"milliseconds": str(int(seconds * 1000))})
