@@ -83,12 +83,19 @@ class Cron:
                 start = self._instant(_midnight(self._next_day(local.date() + timedelta(days=1))))
                 candidate = max(start, candidate + MINUTE)
             elif local.hour not in self.hours:
-                candidate += timedelta(minutes=60 - local.minute)
+                candidate = self._skip(local, 60 - local.minute)
             elif local.minute not in self.minutes:
                 following = next((m for m in self.minutes if m > local.minute), 60)
-                candidate += timedelta(minutes=following - local.minute)
+                candidate = self._skip(local, following - local.minute)
             else:
                 return candidate
+
+    def _skip(self, local: datetime, minutes: int) -> datetime:
+        """Go on by so many minutes, or by one if the clocks change on the way."""
+        start = local.astimezone(UTC)
+        end = start + timedelta(minutes=minutes)
+        has_changed = end.astimezone(self.zone).utcoffset() != local.utcoffset()
+        return start + MINUTE if has_changed else end
 
     def _next_time_of_day(self, moment: datetime) -> datetime:
         day = moment.astimezone(self.zone).date() - timedelta(days=1)

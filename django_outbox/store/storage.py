@@ -115,7 +115,7 @@ class DjangoStorage:
         connection = connections[self.alias]
         blocks = list(connection.atomic_blocks)
         savepoints = list(connection.savepoint_ids)
-        savepoint = transaction.savepoint(using=self.alias) if blocks else None
+        savepoint = connection.savepoint() if blocks else None
         yield
         if savepoint is None and not blocks and not self.depth:
             connection.close_if_unusable_or_obsolete()  # the handler's session may have gone
@@ -132,9 +132,9 @@ class DjangoStorage:
             return
         if self._is_broken():
             transaction.set_rollback(False, using=self.alias)
-            transaction.savepoint_rollback(savepoint, using=self.alias)
+            connection.savepoint_rollback(savepoint)
         else:
-            transaction.savepoint_commit(savepoint, using=self.alias)
+            connection.savepoint_commit(savepoint)
 
     def on_commit(self, hook: Callable[[], None]) -> None:
         transaction.on_commit(hook, using=self.alias, robust=True)

@@ -125,8 +125,9 @@ class MemoryStorage(Storage):
             row = self._insert(draft)
         if row is None:
             return None
-        self._note(view(_stored(row)))
-        self._deliver_at_once(row)
+        if row.draft is draft:  # else it was left as it is
+            self._note(view(_stored(row)))
+            self._deliver_at_once(row)
         return row.id
 
     def insert_many(self, drafts: Sequence[Draft]) -> list[int]:

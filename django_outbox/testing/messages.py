@@ -13,6 +13,7 @@ from ..errors import InvalidPayload
 from ..handlers import Handler, registry
 from ..messages import Bury, Message, content_type, moment, parse_headers
 from ..publishing import default_alias
+from ..retries import FOREVER
 from ..scheduling.ticking import tick
 from ..store.messages import Stored
 from ..store.storage import Storage, storage_for
@@ -52,7 +53,9 @@ def drain(*queues: str, advance: timedelta | None = None, using: str | None = No
 def drain_storage(storage: Storage, queues: tuple[str, ...], *, advance: timedelta | None) -> int:
     """Deliver from any storage, as `drain` does."""
     handlers = _handlers(queues)
-    horizon = time.monotonic() + (0.0 if advance is None else advance.total_seconds())
+    if advance is not None and not isinstance(advance, timedelta):
+        raise TypeError(f"advance must be a timedelta; {advance!r} is not.")
+    horizon = time.monotonic() + _seconds_ahead(advance)
     ran = 0
     while True:
         # The horizon stands still while the clock goes on, so what is published anew for that far
@@ -67,6 +70,10 @@ def drain_storage(storage: Storage, queues: tuple[str, ...], *, advance: timedel
                 f"{MOST_DELIVERIES:,} deliveries and no end: a handler publishes to itself, "
                 "or fails and is tried again, within what `advance` reaches."
             )
+
+
+def _seconds_ahead(advance: timedelta | None) -> float:
+    return 0.0 if advance is None else min(advance.total_seconds(), FOREVER)
 
 
 def published(queue: str | None = None, *, using: str | None = None) -> list[StoredMessage]:
