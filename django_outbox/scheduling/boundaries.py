@@ -19,7 +19,7 @@ CATCH_UPS = ("all", "latest", "skip")
 
 MISSED_AFTER = timedelta(seconds=10)
 MOST_FIRES = 64
-MOST_COUNTED = 100_000
+MOST_COUNTED = 600_000
 """Boundaries of a cron that are counted one by one when they are passed over in one go."""
 
 _LOOK_BACKS = (timedelta(hours=1), timedelta(days=1), timedelta(days=32), timedelta(days=367))

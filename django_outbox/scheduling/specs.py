@@ -21,6 +21,8 @@ from zoneinfo import ZoneInfo
 from ..errors import InvalidSpec
 
 MINUTE = timedelta(minutes=1)
+LONGEST = 255
+"""Characters of a spec; its column holds no more."""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _EVERY = re.compile(r"@every ([1-9][0-9]*)([smhd])")
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
@@ -34,6 +36,15 @@ _SHORTHANDS = {
     "@yearly": "@cron 0 0 1 1 *",
     "@annually": "@cron 0 0 1 1 *",
 }
+_WORDS = {
+    "s": ("s", "sec", "secs", "second", "seconds"),
+    "m": ("m", "min", "mins", "minute", "minutes"),
+    "h": ("h", "hr", "hrs", "hour", "hours"),
+    "d": ("d", "day", "days"),
+}
+_SLOPPY = re.compile(
+    rf"@?every\s*0*([1-9][0-9]*)\s*({'|'.join(word for words in _WORDS.values() for word in words)})"
+)
 _ACCEPTED = "Accepted are '@every <n><s|m|h|d>' and '@cron <five fields> [zone]'."
 
 
@@ -152,6 +163,8 @@ def parse(spec: str, *, default_zone: str) -> Spec:
     """
     if not isinstance(spec, str):
         raise InvalidSpec(f"A spec is a str; {spec!r} is of type {type(spec).__name__}.")
+    if len(spec) > LONGEST:
+        raise InvalidSpec(f"{_shown(spec)} has {len(spec)} characters, more than {LONGEST}.")
     if match := _EVERY.fullmatch(spec):
         return _every(spec, int(match[1]), match[2])
     if spec.startswith("@cron "):
@@ -297,8 +310,9 @@ def _nearest(spec: str) -> str:
         return f"Write {shorthand!r}. "
     if len(stripped.split()) in (5, 6) and not stripped.startswith("@"):
         return f"It is a cron: write '@cron {stripped}'. "
-    if match := re.fullmatch(r"@?every\s*0*([1-9][0-9]*)\s*([smhd])[a-z]*", stripped.lower()):
-        return f"Write '@every {match[1]}{match[2]}'. "
+    if match := _SLOPPY.fullmatch(stripped.lower()):
+        unit = next(unit for unit, words in _WORDS.items() if match[2] in words)
+        return f"Write '@every {match[1]}{unit}'. "
     if match := re.fullmatch(r"@?every\s*0*([1-9][0-9]*)", stripped.lower()):
         return f"The unit is missing: write '@every {match[1]}s' or '@every {match[1]}m'. "
     return ""
