@@ -42,9 +42,8 @@ _WORDS = {
     "h": ("h", "hr", "hrs", "hour", "hours"),
     "d": ("d", "day", "days"),
 }
-_SLOPPY = re.compile(
-    rf"@?every\s*0*([1-9][0-9]*)\s*({'|'.join(word for words in _WORDS.values() for word in words)})"
-)
+_ANY_WORD = "|".join(word for words in _WORDS.values() for word in words)
+_SLOPPY = re.compile(rf"@?every\s*0*([1-9][0-9]*)\s*({_ANY_WORD})")
 _ACCEPTED = "Accepted are '@every <n><s|m|h|d>' and '@cron <five fields> [zone]'."
 
 
@@ -163,20 +162,25 @@ def parse(spec: str, *, default_zone: str) -> Spec:
     """
     if not isinstance(spec, str):
         raise InvalidSpec(f"A spec is a str; {spec!r} is of type {type(spec).__name__}.")
+    parsed = _read(spec, default_zone)
     if len(spec) > LONGEST:
         raise InvalidSpec(f"{_shown(spec)} has {len(spec)} characters, more than {LONGEST}.")
+    return parsed
+
+
+def _read(spec: str, default_zone: str) -> Spec:
     if match := _EVERY.fullmatch(spec):
-        return _every(spec, int(match[1]), match[2])
+        return _every(spec, match[1], match[2])
     if spec.startswith("@cron "):
         return _cron(spec, default_zone)
     raise InvalidSpec(f"{_shown(spec)} is no spec. {_nearest(spec)}{_ACCEPTED}")
 
 
-def _every(spec: str, count: int, unit: str) -> Every:
+def _every(spec: str, count: str, unit: str) -> Every:
     try:
-        step = timedelta(seconds=count * _UNITS[unit])
+        step = timedelta(seconds=int(count) * _UNITS[unit])
         datetime.now(UTC) + step
-    except OverflowError:
+    except (OverflowError, ValueError):  # int() has a limit of digits
         raise InvalidSpec(f"{_shown(spec)} would fire past the year 9999.") from None
     return Every(step)
 
