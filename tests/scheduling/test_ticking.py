@@ -1,0 +1,616 @@
+"""The tick: what a fire publishes and records, once per boundary, and one bad row among many."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.db import OperationalError, connection, transaction
+from django.db.backends.utils import CursorWrapper
+
+from django_outbox import outbox
+from django_outbox.models import Lease, OutboxMessage, Schedule
+from django_outbox.scheduling import ticking
+from django_outbox.scheduling.ticking import tick
+from django_outbox.store import leases as lease_store
+from tests.contract.helpers import Listener, Together, backend_pid, wait_until_blocked
+from tests.scheduling.helpers import (
+    boundaries_fired,
+    committed,
+    hold_lease,
+    lease,
+    make_due,
+    messages,
+    now,
+    payload_of,
+    put_boundary,
+    schedule,
+    stored,
+)
+from tests.support import session
+
+pytestmark = committed
+
+SIX = datetime(2026, 6, 1, 6, 0, tzinfo=UTC)
+
+
+def test_a_fire_publishes_what_was_scheduled_with_its_boundary() -> None:
+    schedule(
+        spec="@cron 0 6 * * *",
+        payload={"to": "ops"},
+        headers={"tenant": "acme"},
+        max_attempts=3,
+    )
+    put_boundary("report", SIX)
+
+    assert tick("default", now=SIX + timedelta(seconds=1)) == 1
+
+    (message,) = messages()
+    assert (message.queue, payload_of(message)) == ("orders", {"to": "ops"})
+    assert message.headers["tenant"] == "acme"
+    assert message.headers["schedule"] == "report"
+    assert message.headers["boundary"] == "2026-06-01T06:00:00+00:00"
+    assert (message.max_attempts, message.expires_at) == (3, None)
+    assert (message.attempts_count, message.deliveries_count, message.lease_token) == (0, 0, None)
+
+
+def test_a_fired_message_is_due_at_once_and_has_an_identity_of_its_own() -> None:
+    schedule(spec="@every 1m")
+    make_due(ago=150)
+
+    assert tick("default") == 3
+
+    fired = messages()
+    assert all(message.next_attempt_at <= now() for message in fired)
+    assert len({message.message_id for message in fired}) == 3
+    assert len({message.correlation_id for message in fired}) == 3
+
+
+def test_the_boundary_of_a_fire_is_in_utc_whatever_the_zone() -> None:
+    schedule(spec="@cron 0 12 * * * Asia/Tokyo")
+    put_boundary("report", datetime(2026, 6, 1, 3, 0, tzinfo=UTC))
+
+    tick("default", now=datetime(2026, 6, 1, 3, 0, tzinfo=UTC))
+
+    assert messages()[0].headers["boundary"] == "2026-06-01T03:00:00+00:00"
+    assert stored().next_run_at == datetime(2026, 6, 2, 3, 0, tzinfo=UTC)
+
+
+def test_expiry_counts_from_the_fire_and_not_from_the_boundary() -> None:
+    schedule(expires_in=90)
+    make_due(ago=3000)
+    before = now()
+
+    tick("default")
+
+    (message,) = messages()
+    assert message.expires_at is not None
+    assert before <= message.expires_at - timedelta(seconds=90) <= now()
+
+
+def test_the_headers_of_the_fire_win_over_those_of_the_same_name() -> None:
+    schedule(headers={"schedule": "mine", "boundary": "mine"})
+    make_due()
+
+    tick("default")
+
+    assert messages()[0].headers["schedule"] == "report"
+    assert messages()[0].headers["boundary"] != "mine"
+
+
+def test_every_fire_is_recorded_on_its_schedule() -> None:
+    schedule(spec="@every 1m")
+    boundary = make_due(ago=0.5)
+    before = now()
+
+    tick("default")
+
+    read = stored()
+    assert read.last_boundary_at == boundary
+    assert read.last_message_id == messages()[0].id
+    assert read.last_run_at is not None
+    assert before <= read.last_run_at <= now()
+    assert read.next_run_at == boundary + timedelta(minutes=1)
+    assert (read.last_error, read.skipped_count) == (None, 0)
+
+
+def test_of_several_fires_the_last_one_is_recorded() -> None:
+    schedule(spec="@every 1m")
+    boundary = make_due(ago=150)
+
+    tick("default")
+
+    assert stored().last_boundary_at == boundary + timedelta(minutes=2)
+    assert stored().last_message_id == messages()[-1].id
+
+
+def test_nothing_is_fired_before_its_time_nor_twice() -> None:
+    schedule()
+    assert tick("default") == 0
+    make_due()
+
+    assert tick("default") == 1
+    assert tick("default") == 0
+    assert len(messages()) == 1
+
+
+def test_a_tick_without_schedules_does_nothing() -> None:
+    assert tick("default") == 0
+
+
+def test_an_outage_of_200_boundaries_fires_64_and_counts_136() -> None:
+    schedule(spec="@every 1h")
+    start = put_boundary("report", SIX)
+
+    assert tick("default", now=start + timedelta(hours=199, minutes=30)) == 64
+
+    assert boundaries_fired() == [start + timedelta(hours=n) for n in range(64)]
+    assert stored().skipped_count == 136
+    assert stored().next_run_at == start + timedelta(hours=200)
+    assert tick("default", now=start + timedelta(hours=199, minutes=59)) == 0
+    assert tick("default", now=start + timedelta(hours=200)) == 1
+    assert stored().skipped_count == 136
+
+
+def test_what_is_passed_over_adds_up() -> None:
+    schedule(spec="@every 1h", catch_up="latest")
+    start = put_boundary("report", SIX)
+
+    tick("default", now=start + timedelta(hours=4, minutes=30))
+    tick("default", now=start + timedelta(hours=9, minutes=30))
+
+    assert boundaries_fired() == [start + timedelta(hours=4), start + timedelta(hours=9)]
+    assert stored().skipped_count == 8
+
+
+def test_each_schedule_catches_up_by_its_own_policy() -> None:
+    # E15
+    for name in ("all", "latest", "skip"):
+        schedule(name, "@cron 0 6 * * *", catch_up=name)
+        put_boundary(name, SIX)
+
+    tick("default", now=SIX + timedelta(days=3, hours=1))
+
+    assert boundaries_fired("all") == [SIX + timedelta(days=n) for n in range(4)]
+    assert boundaries_fired("latest") == [SIX + timedelta(days=3)]
+    assert boundaries_fired("skip") == []
+    skipped = {read.name: read.skipped_count for read in Schedule.objects.all()}
+    assert skipped == {"all": 0, "latest": 3, "skip": 4}
+    assert {read.next_run_at for read in Schedule.objects.all()} == {SIX + timedelta(days=4)}
+
+
+def test_what_is_only_passed_over_is_no_run() -> None:
+    schedule(spec="@cron 0 6 * * *", catch_up="skip")
+    put_boundary("report", SIX)
+
+    tick("default", now=SIX + timedelta(days=3, hours=1))
+
+    read = stored()
+    assert (read.last_boundary_at, read.last_run_at, read.last_message_id) == (None, None, None)
+
+
+def test_a_schedule_that_is_added_does_not_fire_the_others_again() -> None:
+    # E17
+    schedule("first")
+    make_due("first")
+    tick("default")
+
+    schedule("second")
+    schedule("first")
+    tick("default")
+
+    assert [message.headers["schedule"] for message in messages()] == ["first"]
+
+
+def test_a_boundary_and_its_message_are_committed_together() -> None:
+    schedule()
+    boundary = make_due()
+    with session() as other:
+        other.execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN RAISE EXCEPTION 'no advance'; END $$"
+        )
+        other.execute(
+            "CREATE TRIGGER refuse BEFORE UPDATE OF last_boundary_at ON django_outbox_schedule"
+            " FOR EACH ROW WHEN (NEW.last_boundary_at IS NOT NULL) EXECUTE FUNCTION refuse()"
+        )
+        try:
+            tick("default")
+        finally:
+            other.execute("DROP TRIGGER refuse ON django_outbox_schedule")
+            other.execute("DROP FUNCTION refuse()")
+
+    assert messages() == []
+    assert stored().next_run_at == boundary
+
+
+def test_two_rogue_tickers_fire_one_boundary_once(together: Together) -> None:
+    schedule()
+    boundary = make_due()
+
+    published = together.run([lambda: tick("default")] * 8)
+
+    assert sorted(published) == [0] * 7 + [1]
+    assert boundaries_fired() == [boundary]
+
+
+def test_rogue_tickers_fire_each_of_many_boundaries_once(together: Together) -> None:
+    for n in range(50):
+        schedule(f"s{n}", "@every 1m")
+        make_due(f"s{n}", ago=70)
+
+    published = together.run([lambda: tick("default")] * 6)
+
+    assert sum(published) == 100
+    fired = [(m.headers["schedule"], m.headers["boundary"]) for m in messages()]
+    assert len(fired) == len(set(fired)) == 100
+
+
+def test_a_second_ticker_waits_for_the_first_and_finds_nothing_left(together: Together) -> None:
+    schedule()
+    make_due()
+
+    with transaction.atomic():
+        assert tick("default") == 1
+        second = together.start(tick, "default")
+        wait_until_blocked(second, by=backend_pid())
+
+    assert second.result(10) == 0
+    assert len(messages()) == 1
+
+
+def test_a_second_ticker_fires_what_the_first_rolls_back(together: Together) -> None:
+    schedule()
+    make_due()
+
+    with transaction.atomic():
+        assert tick("default") == 1
+        second = together.start(tick, "default")
+        wait_until_blocked(second, by=backend_pid())
+        transaction.set_rollback(True)
+
+    assert second.result(10) == 1
+    assert len(messages()) == 1
+
+
+@pytest.mark.parametrize(("owner", "ttl"), [("another", 60.0), ("me", -0.001)])
+def test_a_lease_that_is_lost_fires_nothing(owner: str, ttl: float) -> None:
+    schedule()
+    boundary = make_due()
+    hold_lease(owner, ttl=ttl)
+
+    with pytest.raises(outbox.LeadershipLost):
+        tick("default", owner="me")
+
+    assert messages() == []
+    assert stored().next_run_at == boundary
+
+
+def test_without_any_lease_a_leader_fires_nothing() -> None:
+    schedule()
+    make_due()
+
+    with pytest.raises(outbox.LeadershipLost):
+        tick("default", owner="me")
+
+    assert messages() == []
+
+
+def test_the_leader_s_tick_fires() -> None:
+    schedule()
+    make_due()
+    hold_lease("me")
+
+    assert tick("default", owner="me") == 1
+
+
+def test_nobody_takes_the_lease_while_its_leader_ticks(together: Together) -> None:
+    schedule()
+    make_due()
+    hold_lease("me", ttl=60)
+
+    def take_over() -> bool:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            cursor.execute(
+                "UPDATE django_outbox_lease SET expires_at = clock_timestamp(), owner = 'thief'"
+            )
+            return True
+
+    with transaction.atomic():
+        assert tick("default", owner="me") == 1
+        thief = together.start(take_over)
+        wait_until_blocked(thief, by=backend_pid())
+
+    assert thief.result(10)
+    assert len(messages()) == 1
+    assert Lease.objects.get().owner == "thief"
+
+
+def test_a_leader_paused_in_the_middle_is_thrown_out_before_its_ttl_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schedule()
+    make_due()
+    hold_lease("me")
+    found: list[str] = []
+    holds = lease_store.holds
+
+    def look(cursor: CursorWrapper, **options: Any) -> bool:
+        cursor.execute("SHOW idle_in_transaction_session_timeout")
+        found.append(cursor.fetchone()[0])
+        return holds(cursor, **options)
+
+    monkeypatch.setattr(lease_store, "holds", look)
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW idle_in_transaction_session_timeout")
+        before = cursor.fetchone()[0]
+        tick("default", owner="me")
+        cursor.execute("SHOW idle_in_transaction_session_timeout")
+        assert cursor.fetchone()[0] == before
+
+    assert found == ["8s"]
+
+
+def break_row(name: str, **columns: Any) -> None:
+    """Edit the row by hand, as somebody with a console does."""
+    assert Schedule.objects.filter(name=name).update(**columns) == 1
+
+
+BROKEN = [
+    ({"spec": "*/5 * * * *"}, "@cron */5 * * * *"),
+    ({"spec": "@every 0s"}, "@every <n>"),
+    ({"spec": "@cron 0 0 31 2 *"}, "never"),
+    ({"spec": "@cron 0 0 * * *", "timezone": "Mars/Olympus"}, "Mars/Olympus"),
+    ({"spec": "@cron 0 0 * * *", "timezone": "/etc/localtime"}, "/etc/localtime"),
+    ({"queue": "__outbox:mails"}, "__outbox:mails"),
+    ({"queue": ""}, "empty"),
+    ({"max_attempts": 2_000_000_000, "expires_in": timedelta(days=900_000_000)}, ""),
+    ({"headers": []}, ""),
+    ({"headers": {"a": 7}}, ""),
+]
+
+
+@pytest.mark.parametrize(("columns", "says"), BROKEN)
+def test_a_row_broken_by_hand_stops_nobody_and_is_recorded(
+    columns: dict[str, Any], says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("before", "broken", "later"):
+        schedule(name)
+        make_due(name)
+    break_row("broken", **columns)
+    next_run_at = stored("broken").next_run_at
+
+    with caplog.at_level(logging.ERROR, "django_outbox"):
+        assert tick("default") == 2
+
+    assert {message.headers["schedule"] for message in messages()} == {"before", "later"}
+    read = stored("broken")
+    assert read.last_error
+    assert says in read.last_error
+    assert read.next_run_at == next_run_at
+    assert (read.last_run_at, read.skipped_count) == (None, 0)
+    assert "'broken'" in caplog.text
+
+
+def test_a_schedule_that_fails_is_tried_again_a_minute_later_at_most_once() -> None:
+    schedule()
+    boundary = make_due()
+    break_row("report", queue="__reserved")
+    tick("default")
+    failed = now()
+    break_row("report", queue="orders")
+
+    assert tick("default", now=failed + timedelta(seconds=58)) == 0
+    assert tick("default", now=failed + timedelta(seconds=61)) == 1
+
+    assert boundaries_fired() == [boundary]
+    assert stored().last_error is None
+
+
+def test_a_schedule_that_fails_is_not_logged_at_every_tick(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    schedule()
+    make_due()
+    break_row("report", queue="__reserved")
+
+    with caplog.at_level(logging.ERROR, "django_outbox"):
+        for _ in range(5):
+            tick("default")
+
+    assert len([r for r in caplog.records if "'report'" in r.getMessage()]) == 1
+
+
+def test_a_spec_broken_by_hand_is_not_logged_at_every_tick(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    schedule()
+    break_row("report", spec="daily")
+
+    with caplog.at_level(logging.ERROR, "django_outbox"):
+        for _ in range(5):
+            tick("default")
+
+    assert len([r for r in caplog.records if "'report'" in r.getMessage()]) == 1
+
+
+def test_a_message_the_database_refuses_stops_none_of_the_others() -> None:
+    # E35
+    for n in range(20):
+        schedule(f"s{n:02}", payload={"n": n})
+        make_due(f"s{n:02}")
+    with session() as other:
+        other.execute(
+            "ALTER TABLE django_outbox_message ADD CONSTRAINT no_sevens"
+            " CHECK (headers->>'schedule' <> 's07')"
+        )
+        try:
+            assert tick("default") == 19
+        finally:
+            other.execute("ALTER TABLE django_outbox_message DROP CONSTRAINT no_sevens")
+
+    assert sorted(payload_of(message)["n"] for message in messages()) == [
+        n for n in range(20) if n != 7
+    ]
+    assert "no_sevens" in (stored("s07").last_error or "")
+    assert stored("s06").last_error is None
+    assert tick("default", now=now() + timedelta(seconds=61)) == 1
+    assert messages()[-1].headers["schedule"] == "s07"
+
+
+def test_a_tick_that_loses_its_connection_leaves_nothing_and_the_next_one_fires(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # E35
+    schedule()
+    boundary = make_due()
+    write = ticking._write
+
+    def lose_the_connection(using: str, works: Any) -> int:
+        done = write(using, works)
+        with session() as other:
+            other.execute("SELECT pg_terminate_backend(%s)", [backend_pid()])
+        backend_pid()
+        return done
+
+    monkeypatch.setattr(ticking, "_write", lose_the_connection)
+    with pytest.raises(OperationalError):
+        tick("default")
+    monkeypatch.undo()
+    connection.close()
+
+    assert messages() == []
+    assert stored().next_run_at == boundary
+    assert tick("default") == 1
+    assert boundaries_fired() == [boundary]
+
+
+def test_a_spec_changed_in_the_table_is_planned_anew_at_the_next_tick() -> None:
+    # E21
+    schedule(spec="@every 1d")
+    before = now()
+    Schedule.objects.update(spec="@every 5m")
+
+    assert tick("default") == 0
+
+    read = stored()
+    assert read.next_run_at is not None
+    assert before <= read.next_run_at - timedelta(minutes=5) <= now()
+    assert tick("default", now=read.next_run_at) == 1
+
+
+def test_a_zone_changed_in_the_table_is_planned_anew_at_the_next_tick() -> None:
+    # E21
+    schedule(spec="@cron 0 12 * * *")
+    Schedule.objects.update(timezone="Asia/Tokyo")
+
+    tick("default")
+
+    read = stored()
+    assert read.next_run_at is not None
+    assert f"{read.next_run_at:%H:%M}" == "03:00"
+
+
+def test_one_switched_off_in_the_table_does_not_fire() -> None:
+    # E21
+    schedule()
+    make_due()
+    Schedule.objects.update(enabled=False)
+
+    assert tick("default") == 0
+    assert messages() == []
+
+
+def test_one_switched_on_again_in_the_table_fires_nothing_of_the_past() -> None:
+    # E21
+    schedule(spec="@every 1h")
+    start = put_boundary("report", SIX)
+    Schedule.objects.update(enabled=False)
+    tick("default", now=start + timedelta(hours=5, minutes=30))
+
+    Schedule.objects.update(enabled=True)
+
+    assert tick("default", now=start + timedelta(hours=5, minutes=31)) == 0
+    assert tick("default", now=start + timedelta(hours=6)) == 1
+    assert boundaries_fired() == [start + timedelta(hours=6)]
+    assert stored().skipped_count == 0
+
+
+def test_a_row_made_by_hand_without_a_boundary_is_planned_and_not_fired() -> None:
+    before = now()
+    Schedule.objects.create(
+        name="by hand", spec="@every 5m", timezone="UTC", queue="orders", payload=b"null"
+    )
+
+    assert tick("default") == 0
+
+    read = stored("by hand")
+    assert read.source == "admin"
+    assert read.next_run_at is not None
+    assert before <= read.next_run_at - timedelta(minutes=5) <= now()
+    assert tick("default", now=read.next_run_at) == 1
+
+
+def test_other_columns_changed_in_the_table_go_into_the_next_fire() -> None:
+    # E21
+    schedule()
+    boundary = make_due()
+    Schedule.objects.update(queue="mails", max_attempts=7, headers={"tenant": "acme"})
+
+    tick("default")
+
+    (message,) = messages("mails")
+    assert (message.max_attempts, message.headers["tenant"]) == (7, "acme")
+    assert boundaries_fired() == [boundary]
+
+
+def test_a_fire_notifies_its_queue_once_whatever_the_number(listener: Listener) -> None:
+    schedule("report", "@every 1m")
+    schedule("mails", "@every 1m", queue="mails")
+    make_due("report", ago=150)
+    make_due("mails")
+
+    assert tick("default") == 4
+
+    assert sorted(listener.heard()) == ["mails", "orders"]
+
+
+def test_a_fire_does_not_notify_when_the_setting_is_off(
+    listener: Listener, settings: LazySettings
+) -> None:
+    settings.OUTBOX = {"NOTIFY": False}
+    schedule()
+    make_due()
+
+    assert tick("default") == 1
+
+    assert listener.heard() == []
+
+
+def test_a_day_of_every_hour_fires_24_times_in_a_row() -> None:
+    # E09
+    schedule(spec="@every 1h")
+    start = put_boundary("report", SIX)
+
+    for minutes in range(0, 24 * 60, 5):
+        tick("default", now=start + timedelta(minutes=minutes))
+
+    assert boundaries_fired() == [start + timedelta(hours=n) for n in range(24)]
+
+
+def test_more_schedules_than_one_transaction_takes_are_all_fired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ticking, "BATCH", 10)
+    for n in range(25):
+        schedule(f"s{n}")
+        make_due(f"s{n}")
+
+    assert tick("default") == 25
+
+    assert OutboxMessage.objects.count() == 25
+    assert lease() is None
