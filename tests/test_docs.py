@@ -10,6 +10,7 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, get_args
@@ -21,10 +22,13 @@ from django.core.management.base import BaseCommand
 from django.db import connection, transaction
 from django.db.transaction import TransactionManagementError
 from django.dispatch import Signal
+from django.test import override_settings
 from model_bakery import baker
 
 from django_outbox import conf, handlers, messages, outbox, pytest_plugin, signals, testing
-from django_outbox.models import DeadLetter, OutboxMessage
+from django_outbox.models import DeadLetter, Lease, OutboxMessage, Schedule
+from django_outbox.scheduling import declaring
+from django_outbox.scheduling.specs import Cron, parse
 
 from . import support
 
@@ -114,7 +118,7 @@ def test_every_command_is_documented_and_no_other() -> None:
     assert sorted(headings) == COMMANDS
 
 
-@pytest.mark.parametrize("model", [OutboxMessage, DeadLetter])
+@pytest.mark.parametrize("model", [OutboxMessage, DeadLetter, Schedule, Lease])
 def test_every_column_is_documented(model: Any) -> None:
     text = section(page("reference/models.md"), model.__name__)
     text = text.partition("| `failure_reason` | means |")[0]
@@ -123,7 +127,8 @@ def test_every_column_is_documented(model: Any) -> None:
 
 
 def test_every_reason_is_documented() -> None:
-    table = page("reference/models.md").partition("| `failure_reason` | means |")[2]
+    text = section(page("reference/models.md"), "DeadLetter")
+    table = text.partition("| `failure_reason` | means |")[2]
     assert sorted(first_cells(table)) == sorted(DeadLetter.Reason.values)
     assert sorted(DeadLetter.Reason.values) == sorted(get_args(messages.Reason))
 
@@ -188,7 +193,9 @@ def test_every_name_of_the_testing_kit_is_documented(name: str) -> None:
     assert f"`{name}`" in page("reference/testing.md")
 
 
-@pytest.mark.parametrize("name", ["drain", "published", "assert_published", "FakeOutbox"])
+@pytest.mark.parametrize(
+    "name", ["drain", "published", "assert_published", "tick_schedules", "FakeOutbox"]
+)
 def test_the_testing_kit_takes_the_documented_arguments(name: str) -> None:
     text = section(page("reference/testing.md"), name)
     found = re.search(rf"(?m)^{name}\((.*)\)", text)
@@ -221,6 +228,52 @@ def test_every_answer_to_a_timer_conflict_is_documented() -> None:
     assert re.findall(r"`(\w+)`", head) == conflicts
 
 
+def test_every_argument_of_schedule_is_documented() -> None:
+    text = section(page("reference/schedules.md"), "schedule")
+    assert terms(text) == set(inspect.signature(outbox.schedule).parameters)
+
+
+@pytest.mark.parametrize("name", ["schedule", "unschedule", "scheduled", "run_schedules"])
+def test_the_functions_of_schedules_take_the_documented_arguments(name: str) -> None:
+    text = section(page("reference/schedules.md"), name)
+    found = re.search(rf"(?ms)^```text\n@?outbox\.{name}\((.*?)\)( ->|$)", text)
+    assert found is not None
+    documented = [part.partition("=")[0].strip(" *\n") for part in found[1].split(",")]
+    parameters = inspect.signature(getattr(outbox, name)).parameters
+    assert [part for part in documented if part] == list(parameters)
+
+
+def test_what_a_stop_token_has_is_documented() -> None:
+    text = section(page("reference/schedules.md"), "StopToken")
+    documented = {name.partition("(")[0] for name in terms(text)}
+    assert documented == {name for name in dir(outbox.StopToken) if not name.startswith("_")}
+
+
+DAYS_OF_CHANGE = re.findall(
+    r"(?m)^\| `(@cron [^`]+)` \| (\d{4}-\d\d-\d\d) \| (.+) \|$", page("reference/schedules.md")
+)
+
+
+@pytest.mark.parametrize(("spec", "day", "documented"), DAYS_OF_CHANGE)
+def test_the_boundaries_on_a_day_of_change_are_as_documented(
+    spec: str, day: str, documented: str
+) -> None:
+    cron = parse(spec, default_zone="UTC")
+    assert isinstance(cron, Cron)
+    boundaries = list(boundaries_of_day(cron, date.fromisoformat(day)))
+    if documented.endswith(" times"):
+        assert documented == f"{len(boundaries)} times"
+        return
+    shown = [f"{b:%H:%MZ} ({b.astimezone(cron.zone):%H:%M %Z})" for b in boundaries]
+    assert re.findall(r"[\d:]+Z \([^)]+\)", documented) == shown
+
+
+def boundaries_of_day(cron: Cron, day: date) -> Iterator[datetime]:
+    boundary = datetime.combine(day, time(), cron.zone).astimezone(UTC) - timedelta(microseconds=1)
+    while (boundary := cron.after(boundary)).astimezone(cron.zone).date() == day:
+        yield boundary
+
+
 def test_every_page_is_linked_where_it_says() -> None:
     broken = [
         f"{path.relative_to(ROOT)}: {target}"
@@ -244,6 +297,7 @@ class Samples:
             module.__path__ = []
             monkeypatch.setitem(sys.modules, name, module)
         monkeypatch.setattr(handlers.registry, "_by_queue", {})
+        monkeypatch.setattr(declaring, "_declared", {})
 
     def run(self, code: str) -> dict[str, Any]:
         """Run the code as a module of the app and return its names."""
@@ -264,8 +318,10 @@ def test_a_python_sample_runs(code: str, samples: Samples) -> None:
         pytest.skip("Django lets no test define a model of an app that is not installed")
     baker.make(DeadLetter, queue="orders", payload=b"{}", headers={})
     names = samples.run(code)
-    unknown = names.get("OUTBOX", {}).keys() - conf.DEFAULTS.keys()
-    assert not unknown
+    given = names.get("OUTBOX", {})
+    assert not given.keys() - conf.DEFAULTS.keys()
+    with override_settings(OUTBOX=given):
+        declaring.declarations()
 
 
 @pytest.mark.parametrize("code", blocks("python"))
