@@ -170,6 +170,17 @@ def test_a_fire_of_every_second_is_counted_through_a_year_at_once(catch_up: Catc
     assert time.monotonic() - began < 1
 
 
+@pytest.mark.parametrize("catch_up", POLICIES)
+def test_the_minutes_of_a_month_are_all_counted(catch_up: CatchUp) -> None:
+    now = START + timedelta(days=30, seconds=30)
+    spec = read("@cron * * * * *")
+
+    done = due(spec, next_run_at=START, now=now, catch_up=catch_up)
+
+    assert len(done.fire) + done.skipped == 30 * 24 * 60 + 1
+    assert done.next_run_at == START + timedelta(days=30, minutes=1)
+
+
 def test_every_keeps_its_own_seconds_when_it_skips_forward() -> None:
     odd = START + timedelta(seconds=7, microseconds=123_456)
 

@@ -66,6 +66,17 @@ def test_a_bad_spec_is_refused_before_any_sql(spec: str) -> None:
         outbox.schedule("report", spec, queue="orders")
 
 
+def test_a_spec_that_the_table_cannot_hold_is_refused_before_any_sql() -> None:
+    minutes = ",".join(str(minute) for minute in range(60))
+    hours = ",".join(str(hour) for hour in range(24))
+    days = ",".join(str(day) for day in range(1, 32))
+    spec = f"@cron {minutes} {hours} {days} * *"
+    assert len(spec) > 255
+
+    with without_sql(), pytest.raises(outbox.InvalidSpec, match="255"):
+        outbox.schedule("report", spec, queue="orders")
+
+
 def test_a_zone_that_is_a_path_is_refused_before_any_sql() -> None:
     with without_sql(), pytest.raises(outbox.InvalidSpec):
         outbox.schedule("report", "@cron 0 6 * * * ../UTC", queue="orders")

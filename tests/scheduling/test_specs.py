@@ -163,6 +163,20 @@ def test_what_is_no_text_is_refused(spec: object) -> None:
         read(spec)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("spec", ["@every 500ms", "@every 5mo", "@every 5months"])
+def test_a_unit_that_means_something_else_is_not_taken_for_minutes(spec: str) -> None:
+    with pytest.raises(outbox.InvalidSpec) as caught:
+        read(spec)
+
+    assert "m'." not in str(caught.value)
+
+
+@pytest.mark.parametrize("spec", [f"@every {'9' * 5000}s", f"every {'9' * 5000}"])
+def test_a_number_of_any_length_is_refused_as_a_spec(spec: str) -> None:
+    with pytest.raises(outbox.InvalidSpec):
+        read(spec)
+
+
 @pytest.mark.parametrize("spec", ["@every 3000000d", "@every 99999999999999999999d"])
 def test_a_step_past_the_year_9999_is_refused(spec: str) -> None:
     with pytest.raises(outbox.InvalidSpec, match="9999"):
