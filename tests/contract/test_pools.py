@@ -56,7 +56,12 @@ def pooled(
 
 @pytest.mark.parametrize(
     ("pooled", "size"),
-    [(True, 4), ({"min_size": 1, "max_size": 2}, 2), ({"min_size": 3}, 3), ({"min_size": 0, "max_size": 5}, 5)],
+    [
+        (True, 4),
+        ({"min_size": 1, "max_size": 2}, 2),
+        ({"min_size": 3}, 3),
+        ({"min_size": 0, "max_size": 5}, 5),
+    ],
     indirect=["pooled"],
 )
 def test_a_pool_smaller_than_the_concurrency_is_refused(pooled: str, size: int) -> None:
