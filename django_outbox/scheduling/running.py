@@ -78,6 +78,10 @@ def stand_by(stop: StopToken, *, using: str) -> None:
             with suppress(DatabaseError):
                 connections[using].close()
             stop.wait(SLICE)
+        except Exception:
+            # A scheduler that ends leaves every schedule without one.
+            logger.exception("The scheduler failed, and goes on", extra={"event": "tick_failed"})
+            stop.wait(SLICE)
 
 
 @contextmanager

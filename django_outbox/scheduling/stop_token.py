@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-import threading
+import queue
 
 
 class StopToken:
-    """Tell a running scheduler to stop; may be used from any thread and from a signal handler."""
+    """Tell a running scheduler to stop; may be used from any thread and from a signal handler.
+
+    It rests on a `SimpleQueue` and not on an `Event`, whose lock a signal handler could find taken
+    by the very thread that it has interrupted.
+    """
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._stopped = False
+        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def stop(self) -> None:
         """Ask to stop, for good."""
-        self._event.set()
+        self._stopped = True
+        self._wakeups.put(None)
 
     @property
     def stopped(self) -> bool:
         """Whether it was asked to stop."""
-        return self._event.is_set()
+        return self._stopped
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is asked to stop, `timeout` seconds at most; tell whether it was."""
-        return self._event.wait(timeout)
+        if not self._stopped:
+            try:
+                self._wakeups.get(timeout=None if timeout is None else max(0.0, timeout))
+            except queue.Empty:
+                return self._stopped
+            self._wakeups.put(None)  # for whoever else waits
+        return True

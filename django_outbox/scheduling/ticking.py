@@ -33,6 +33,10 @@ BATCH = 1000
 """Schedules that one transaction fires at the most."""
 
 
+class _NotStored(OutboxError):
+    """The database has passed over a message without an error."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Work:
     """What one schedule needs: the messages to insert, and where it goes on."""
@@ -127,8 +131,9 @@ def _carry_out(using: str, works: list[_Work]) -> int:
     try:
         with transaction.atomic(using=using):
             return _write(using, works)
-    except DatabaseError as error:
-        if connections[using].connection is None or connections[using].connection.closed:
+    except (DatabaseError, _NotStored) as error:
+        session = connections[using].connection
+        if session is None or session.closed:
             raise
         if len(works) == 1:
             _record_failure(using, works[0].candidate, error)
@@ -139,7 +144,13 @@ def _carry_out(using: str, works: list[_Work]) -> int:
 def _write(using: str, works: list[_Work]) -> int:
     fires = [fire for work in works for fire in work.fires]
     with connections[using].cursor() as cursor:
-        ids = iter(store.fire(cursor, fires, notify=settings.notify) if fires else [])
+        stored = store.fire(cursor, fires, notify=settings.notify) if fires else []
+        if len(stored) < len(fires):
+            raise _NotStored(
+                f"The database has stored {len(stored)} of {len(fires)} message(s); a trigger or "
+                "rule on django_outbox_message keeps the others out."
+            )
+        ids = iter(stored)
         advances = [work.advance([next(ids) for _ in work.fires]) for work in works]
         store.advance(cursor, advances)
     return len(fires)
