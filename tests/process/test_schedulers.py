@@ -1,0 +1,289 @@
+"""Schedulers as processes: killed, paused, stopped, and cut off from their database."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from django_outbox import outbox
+from django_outbox.models import Lease, OutboxMessage, Schedule
+from tests.process.spare import ALIAS, Spare
+from tests.process.stage import ROOT, WorkerProcess
+from tests.support import wait_until
+
+TTL = timedelta(seconds=10)
+SHORT = {"WORKER_APPS": "tests.shortlease"}
+"""With it a leader's term is three seconds instead of ten."""
+
+DECLARED = '{"SCHEDULES": {"cleaning": {"spec": "@every 1d", "queue": "chores"}}}'
+
+Start = Callable[..., WorkerProcess]
+
+
+def environment(url: str, **env: str) -> dict[str, str]:
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("PG")},
+        "DATABASE_URL": url,
+        "DJANGO_SETTINGS_MODULE": "tests.settings_worker",
+        "PYTHONWARNINGS": "error",
+        "PYTHONUNBUFFERED": "1",
+        **env,
+    }
+
+
+@pytest.fixture
+def start(spare: Spare) -> Iterator[Start]:
+    """Start schedulers on the spare server; they end with the test."""
+    processes: list[WorkerProcess] = []
+    clear(spare)
+
+    def start(*arguments: str, **env: str) -> WorkerProcess:
+        process = WorkerProcess(["outbox_scheduler", *arguments], environment(spare.url, **env))
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+    spare.resume()
+    clear(spare)
+
+
+def clear(spare: Spare) -> None:
+    spare.execute("TRUNCATE django_outbox_schedule, django_outbox_lease, django_outbox_message")
+
+
+def schedule(name: str = "report", spec: str = "@every 1s", **options: Any) -> None:
+    outbox.schedule(name, spec, queue="orders", using=ALIAS, **options)
+
+
+def stored(name: str = "report") -> Schedule:
+    return Schedule.objects.using(ALIAS).get(name=name)
+
+
+def messages() -> list[OutboxMessage]:
+    return list(OutboxMessage.objects.using(ALIAS).order_by("id"))
+
+
+def boundaries() -> list[datetime]:
+    return [datetime.fromisoformat(message.headers["boundary"]) for message in messages()]
+
+
+def lease() -> Lease | None:
+    return Lease.objects.using(ALIAS).first()
+
+
+def clock(spare: Spare) -> datetime:
+    ((now,),) = spare.query("SELECT clock_timestamp()")
+    assert isinstance(now, datetime)
+    return now
+
+
+def is_leading(process: WorkerProcess) -> bool:
+    held = lease()
+    return held is not None and f":{process.pid}:" in held.owner
+
+
+def leader_of(processes: list[WorkerProcess]) -> WorkerProcess:
+    """Wait until one of them leads, and return it."""
+    wait_until(lambda: any(is_leading(process) for process in processes), within=15)
+    return next(process for process in processes if is_leading(process))
+
+
+def assert_each_once(step: timedelta) -> None:
+    """See that from the first boundary to the last each was fired exactly once."""
+    fired = boundaries()
+    assert {later - earlier for earlier, later in pairwise(fired)} == {step}
+
+
+def test_of_three_schedulers_whose_leader_is_killed_each_boundary_is_fired_once(
+    start: Start, spare: Spare
+) -> None:
+    # E11
+    schedule(spec="@every 2s")
+    first = stored().next_run_at
+    processes = [start() for _ in range(3)]
+    leader = leader_of(processes)
+    wait_until(lambda: len(messages()) >= 2)
+
+    killed = clock(spare)
+    leader.signal(signal.SIGKILL)
+    processes.remove(leader)
+    successor = leader_of(processes)
+    taken_over = clock(spare)
+    wait_until(lambda: boundaries()[-1] > taken_over + timedelta(seconds=2))
+
+    assert taken_over - killed < TTL + timedelta(seconds=1)
+    assert successor.is_running
+    assert boundaries()[0] == first
+    assert_each_once(timedelta(seconds=2))
+    assert sum(is_leading(process) for process in processes) == 1
+    assert [process.stop() for process in processes] == [0, 0]
+    for process in processes:
+        assert "Traceback" not in process.log
+
+
+def test_a_leader_that_is_paused_past_its_ttl_fires_nothing_stale_when_it_goes_on(
+    start: Start, spare: Spare
+) -> None:
+    # E19
+    schedule(spec="@every 1s")
+    paused = start(**SHORT)
+    leader_of([paused])
+    wait_until(messages)
+    second = start(**SHORT)
+    second.wait_for_log("Scheduler")
+
+    paused.signal(signal.SIGSTOP)
+    leader_of([second])
+    resumed = clock(spare)
+    paused.signal(signal.SIGCONT)
+    wait_until(lambda: boundaries()[-1] > resumed + timedelta(seconds=2.5))
+
+    assert is_leading(second)
+    assert_each_once(timedelta(seconds=1))
+    assert paused.is_running
+    assert paused.stop() == 0
+    assert is_leading(second)
+    assert second.stop() == 0
+    assert "Traceback" not in paused.log
+
+
+def test_a_leader_that_is_stopped_exits_0_and_a_stand_by_takes_over_at_once(
+    start: Start, spare: Spare
+) -> None:
+    schedule(spec="@every 1s")
+    leader = start()
+    leader_of([leader])
+    stand_by = start()
+    stand_by.wait_for_log("Scheduler")
+    wait_until(messages)
+
+    leader.signal(signal.SIGTERM)
+    assert leader.wait(within=3) == 0
+    wait_until(lambda: is_leading(stand_by), within=2)
+    fired = len(messages())
+    wait_until(lambda: len(messages()) > fired)
+
+    assert_each_once(timedelta(seconds=1))
+    assert "Traceback" not in leader.log
+    assert stand_by.stop() == 0
+    assert lease() is None
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_stand_by_stops_at_once_and_leaves_the_leader_alone(start: Start, signum: int) -> None:
+    leader = start()
+    leader_of([leader])
+    stand_by = start()
+    stand_by.wait_for_log("Scheduler")
+    began = time.monotonic()
+
+    stand_by.signal(signum)
+
+    assert stand_by.wait() == 0
+    assert time.monotonic() - began < 2
+    assert is_leading(leader)
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+def test_after_a_restart_of_the_database_the_same_process_goes_on(
+    start: Start, spare: Spare, mode: str
+) -> None:
+    schedule(spec="@every 1s")
+    process = start(**SHORT)
+    leader_of([process])
+    wait_until(messages)
+
+    spare.halt(mode)
+    process.wait_for_log("does not answer", times=2)
+    spare.resume()
+    back = clock(spare)
+    wait_until(lambda: boundaries()[-1] > back + timedelta(seconds=1), within=12)
+
+    assert process.is_running
+    assert_each_once(timedelta(seconds=1))
+    assert process.stop() == 0
+    assert "Traceback" not in process.log
+
+
+def statements(spare: Spare, name: str) -> int:
+    """Count what the one session of this name has run so far, as the server has logged it."""
+    ((pid,),) = spare.query("SELECT pid FROM pg_stat_activity WHERE application_name = %s", [name])
+    log = (spare.server.data / "server.log").read_text()
+    return log.count(f"[{pid}] LOG:  statement:") + log.count(f"[{pid}] LOG:  execute ")
+
+
+def test_an_idle_leader_and_an_idle_stand_by_run_two_statements_a_second_at_most(
+    start: Start, spare: Spare
+) -> None:
+    # K11
+    schedule(spec="@every 1h")
+    leader = start(PGAPPNAME="leader", PGOPTIONS="-c log_statement=all")
+    leader_of([leader])
+    start(PGAPPNAME="stand-by", PGOPTIONS="-c log_statement=all").wait_for_log("Scheduler")
+    time.sleep(1)  # the start is over
+
+    before = {name: statements(spare, name) for name in ("leader", "stand-by")}
+    time.sleep(4)
+    ran = {name: statements(spare, name) - count for name, count in before.items()}
+
+    assert 4 <= ran["leader"] <= 8
+    assert 3 <= ran["stand-by"] <= 8
+    assert is_leading(leader)
+
+
+def test_a_starting_scheduler_writes_what_is_declared_also_as_a_stand_by(start: Start) -> None:
+    leader_of([start()])
+    start(WORKER_OUTBOX=DECLARED)
+
+    wait_until(lambda: Schedule.objects.using(ALIAS).filter(name="cleaning").exists())
+
+    assert (stored("cleaning").source, stored("cleaning").queue) == ("code", "chores")
+
+
+def once(spare: Spare, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "manage.py"), "outbox_scheduler", "--once", *arguments],
+        env=environment(spare.url, **env),
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+
+
+def test_once_writes_what_is_declared_fires_what_is_due_and_exits(spare: Spare) -> None:
+    clear(spare)
+    schedule(spec="@every 1h")
+    schedule("later", spec="@every 1h")
+    Schedule.objects.using(ALIAS).filter(name="report").update(next_run_at=clock(spare))
+
+    ran = once(spare, WORKER_OUTBOX=DECLARED)
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "1 message" in ran.stdout
+    assert [message.headers["schedule"] for message in messages()] == ["report"]
+    assert stored("cleaning").source == "code"
+    assert lease() is None
+    clear(spare)
+
+
+def test_a_declaration_that_is_wrong_ends_the_command_with_what_to_do(spare: Spare) -> None:
+    wrong = '{"SCHEDULES": {"cleaning": {"spec": "0 6 * * *", "queue": "chores"}}}'
+
+    ran = once(spare, WORKER_OUTBOX=wrong)
+
+    assert ran.returncode == 1
+    assert "'cleaning'" in ran.stderr
+    assert "@cron 0 6 * * *" in ran.stderr
