@@ -540,6 +540,41 @@ def test_one_switched_on_again_in_the_table_fires_nothing_of_the_past() -> None:
     assert stored().skipped_count == 0
 
 
+def test_an_unknown_catch_up_set_by_hand_is_recorded() -> None:
+    schedule()
+    boundary = make_due()
+    Schedule.objects.update(catch_up="newest")
+
+    assert tick("default") == 0
+
+    assert messages() == []
+    assert "newest" in (stored().last_error or "")
+    assert stored().next_run_at == boundary
+
+
+def test_one_switched_on_again_while_no_scheduler_ran_fires_nothing_of_the_past() -> None:
+    schedule(spec="@every 1h")
+    Schedule.objects.update(enabled=False)
+    start = put_boundary("report", SIX)
+
+    Schedule.objects.update(enabled=True)
+
+    assert stored().next_run_at in (start, None)
+    tick("default", now=start + timedelta(hours=5, minutes=30))
+    assert all(boundary > start + timedelta(hours=5) for boundary in boundaries_fired())
+
+
+def test_one_switched_on_with_another_spec_fires_nothing_of_the_past() -> None:
+    schedule(spec="@every 1d")
+    Schedule.objects.update(enabled=False)
+    make_due(ago=5)
+    Schedule.objects.update(enabled=True, spec="@every 1h")
+
+    assert tick("default") == 0
+
+    assert messages() == []
+
+
 def test_a_row_made_by_hand_without_a_boundary_is_planned_and_not_fired() -> None:
     before = now()
     Schedule.objects.create(
