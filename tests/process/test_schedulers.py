@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -88,6 +89,10 @@ def clock(spare: Spare) -> datetime:
     return now
 
 
+def is_after(spare: Spare, moment: datetime) -> bool:
+    return clock(spare) > moment
+
+
 def is_leading(process: WorkerProcess) -> bool:
     held = lease()
     return held is not None and f":{process.pid}:" in held.owner
@@ -132,6 +137,31 @@ def test_of_three_schedulers_whose_leader_is_killed_each_boundary_is_fired_once(
         assert "Traceback" not in process.log
 
 
+@pytest.mark.skipif("SLOW_TESTS" not in os.environ, reason="two minutes; set SLOW_TESTS=1")
+@pytest.mark.timeout(200)
+def test_in_two_minutes_in_which_the_leader_is_killed_twice_each_boundary_is_fired_once(
+    start: Start, spare: Spare
+) -> None:
+    # E11
+    schedule(spec="@every 2s")
+    first = stored().next_run_at
+    assert first is not None
+    processes = [start() for _ in range(3)]
+
+    for seconds in (40, 80):
+        leader = leader_of(processes)
+        end = first + timedelta(seconds=seconds)
+        wait_until(partial(is_after, spare, end), within=60)
+        leader.signal(signal.SIGKILL)
+        processes.remove(leader)
+        processes.append(start())
+    leader_of(processes)
+    wait_until(lambda: boundaries()[-1] >= first + timedelta(seconds=118), within=60)
+
+    assert boundaries()[:60] == [first + timedelta(seconds=2 * n) for n in range(60)]
+    assert [process.stop() for process in processes] == [0, 0, 0]
+
+
 def test_a_leader_that_is_paused_past_its_ttl_fires_nothing_stale_when_it_goes_on(
     start: Start, spare: Spare
 ) -> None:
@@ -155,6 +185,45 @@ def test_a_leader_that_is_paused_past_its_ttl_fires_nothing_stale_when_it_goes_o
     assert paused.stop() == 0
     assert is_leading(second)
     assert second.stop() == 0
+    assert "Traceback" not in paused.log
+
+
+def waits_for_a_lock(spare: Spare, name: str) -> bool:
+    return bool(
+        spare.query(
+            "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = %s",
+            [name, "Lock"],
+        )
+    )
+
+
+def test_a_leader_paused_in_the_middle_of_a_tick_does_not_hold_up_its_successor(
+    start: Start, spare: Spare
+) -> None:
+    # E19
+    schedule(spec="@every 1s")
+    paused = start(PGAPPNAME="paused", **SHORT)
+    leader_of([paused])
+    wait_until(messages)
+    second = start(**SHORT)
+    second.wait_for_log("Scheduler")
+
+    with spare.session() as other, other.transaction():
+        other.execute("SELECT 1 FROM django_outbox_schedule FOR UPDATE")
+        wait_until(lambda: waits_for_a_lock(spare, "paused"))
+        paused.signal(signal.SIGSTOP)
+    began = clock(spare)
+    leader_of([second])
+    wait_until(lambda: boundaries()[-1] > began)
+    fired_again = clock(spare)
+    paused.signal(signal.SIGCONT)
+    wait_until(lambda: boundaries()[-1] > fired_again + timedelta(seconds=2))
+
+    assert fired_again - began < timedelta(seconds=5)
+    assert_each_once(timedelta(seconds=1))
+    assert is_leading(second)
+    assert paused.is_running
+    assert [paused.stop(), second.stop()] == [0, 0]
     assert "Traceback" not in paused.log
 
 
