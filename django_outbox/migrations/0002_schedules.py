@@ -43,6 +43,21 @@ CREATE TABLE django_outbox_schedule (
 );
 
 CREATE INDEX django_outbox_schedule_tick ON django_outbox_schedule (tick_at, id);
+
+-- One that is switched on again, by whatever means, goes on with the boundary after now: what
+-- passed meanwhile is not to be fired.
+CREATE FUNCTION django_outbox_schedule_switched_on() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.planned_for := 'resume ' || replace(OLD.planned_for, 'resume ', '');
+    RETURN NEW;
+END
+$$;
+
+CREATE TRIGGER django_outbox_schedule_switched_on
+    BEFORE UPDATE OF enabled ON django_outbox_schedule
+    FOR EACH ROW
+    WHEN (NEW.enabled AND NOT OLD.enabled AND NEW.next_run_at IS NOT DISTINCT FROM OLD.next_run_at)
+    EXECUTE FUNCTION django_outbox_schedule_switched_on();
 """
 
 LEASES = """
@@ -61,7 +76,7 @@ class Migration(migrations.Migration):
     operations = [
         PostgresSQL(
             SCHEDULES,
-            "DROP TABLE django_outbox_schedule",
+            "DROP TABLE django_outbox_schedule;DROP FUNCTION django_outbox_schedule_switched_on()",
             hints={"model_name": "schedule"},
             state_operations=[
                 migrations.CreateModel(

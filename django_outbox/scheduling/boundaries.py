@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias
 
-from .specs import Every, Spec
+from .specs import MOMENT, Every, Spec
 
 CatchUp: TypeAlias = Literal["all", "latest", "skip"]
 CATCH_UPS = ("all", "latest", "skip")
 
 MISSED_AFTER = timedelta(seconds=10)
 MOST_FIRES = 64
-MOST_COUNTED = 600_000
-"""Boundaries of a cron that are counted one by one when they are passed over in one go."""
+MOST_COUNTED = timedelta(days=400)
+"""How far back the boundaries of a cron are counted that are passed over in one go."""
 
 _LOOK_BACKS = (timedelta(hours=1), timedelta(days=1), timedelta(days=32), timedelta(days=367))
 
@@ -65,11 +65,8 @@ def _pass_over(spec: Spec, boundary: datetime, now: datetime) -> tuple[int, date
     if isinstance(spec, Every):
         count = (now - boundary) // spec.step + 1
         return count, boundary + count * spec.step
-    count = 0
-    while boundary <= now and count < MOST_COUNTED:
-        count += 1
-        boundary = spec.after(boundary)
-    return count, boundary if boundary > now else spec.after(now)
+    start = max(boundary - MOMENT, now - MOST_COUNTED)
+    return spec.count(start, now), spec.after(now)
 
 
 def _newest(spec: Spec, boundary: datetime, now: datetime) -> datetime:
@@ -103,4 +100,4 @@ def _first_from(spec: Spec, boundary: datetime, start: datetime) -> datetime:
     if isinstance(spec, Every):
         behind = -((boundary - start) // spec.step)  # rounded up
         return boundary + behind * spec.step
-    return spec.after(start - timedelta(microseconds=1))
+    return spec.after(start - MOMENT)

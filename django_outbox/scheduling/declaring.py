@@ -95,7 +95,7 @@ def write_declared(using: str) -> None:
     declared = declarations()
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         now = clock(cursor)
-        for declaration in declared.values():
+        for _, declaration in sorted(declared.items()):  # in one order, against deadlocks
             if store.upsert(cursor, declaration.plan(source="code", now=now)) is None:
                 logger.warning(
                     "The schedule %r is declared in code, but made by somebody else; it is theirs.",

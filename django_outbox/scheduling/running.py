@@ -27,6 +27,9 @@ logger = logging.getLogger("django_outbox")
 SLICE = 1.0
 """Seconds after which a sleep looks for new and changed schedules."""
 
+SHORTEST = 0.02
+"""Seconds to sleep at the least: what is overdue right after a tick is locked by somebody."""
+
 IDLE_TICK = 60.0
 """Seconds after which the table is read again, come what may."""
 
@@ -123,10 +126,8 @@ def _sleep(using: str, leadership: Leadership, stop: StopToken) -> None:
         with connections[using].cursor() as cursor:
             seconds = store.soonest(cursor)
         left = until - time.monotonic()
-        wait = min(SLICE, left, left if seconds is None else seconds)
-        if wait <= 0 or stop.wait(wait):
-            return
-        if seconds is not None and seconds <= SLICE:
+        due_in = left if seconds is None else max(seconds, SHORTEST)
+        if left <= 0 or stop.wait(min(SLICE, left, due_in)) or due_in <= SLICE:
             return
         if time.monotonic() >= next_renewal:
             leadership.renew()

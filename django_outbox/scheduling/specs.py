@@ -21,6 +21,8 @@ from zoneinfo import ZoneInfo
 from ..errors import InvalidSpec
 
 MINUTE = timedelta(minutes=1)
+DAY = timedelta(days=1)
+MOMENT = timedelta(microseconds=1)
 LONGEST = 255
 """Characters of a spec; its column holds no more."""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -84,14 +86,35 @@ class Cron:
         """Return the first boundary of a schedule registered at this moment."""
         return self.after(registered_at)
 
+    def count(self, after: datetime, until: datetime) -> int:
+        """Return how many boundaries are later than `after` and not later than `until`.
+
+        Whole days without a change of clocks are not walked through.
+        """
+        first, last = (moment.astimezone(self.zone).date() for moment in (after, until))
+        day, total, walked = first + DAY, 0, after
+        while day < last:
+            start, end = self._instant(_midnight(day)), self._instant(_midnight(day + DAY))
+            if end - start == DAY and start.astimezone(self.zone).date() == day:
+                total += self._walk(walked, start - MOMENT)
+                total += len(self.hours) * len(self.minutes) * self._is_day(day)
+                walked = end - MOMENT
+            day += DAY
+        return total + self._walk(walked, until)
+
+    def _walk(self, after: datetime, until: datetime) -> int:
+        count = 0
+        while (after := self.after(after)) <= until:
+            count += 1
+        return count
+
     def _next_of_rhythm(self, moment: datetime) -> datetime:
         """Step through elapsed time, as far at a time as nothing can match."""
         candidate = moment.replace(second=0, microsecond=0) + MINUTE
         while True:
             local = candidate.astimezone(self.zone)
             if not self._is_day(local.date()):
-                start = self._instant(_midnight(self._next_day(local.date() + timedelta(days=1))))
-                candidate = max(start, candidate + MINUTE)
+                candidate = self._skip(local, 24 * 60 - local.hour * 60 - local.minute)
             elif local.hour not in self.hours:
                 candidate = self._skip(local, 60 - local.minute)
             elif local.minute not in self.minutes:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import cast
 
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, OperationalError, connections, transaction
+from psycopg.errors import LockNotAvailable
 
 from .. import names
 from ..conf import settings
@@ -21,13 +22,16 @@ from ..errors import LeadershipLost, OutboxError
 from ..messages import parse_headers
 from ..store import leases
 from ..store import schedules as store
-from ..store.schedules import Advance, Candidate, Fire
-from .boundaries import CatchUp, due
+from ..store.schedules import RESUME, Advance, Candidate, Fire, planned_for
+from .boundaries import CATCH_UPS, CatchUp, due
 from .clocks import as_utc, clock
 from .leadership import NAME, TTL
 from .specs import parse
 
 logger = logging.getLogger("django_outbox")
+
+LOCK_WAIT = 1.0
+"""Seconds that a tick waits for a schedule that somebody has locked."""
 
 BATCH = 1000
 """Schedules that one transaction fires at the most."""
@@ -52,7 +56,7 @@ class _Work:
         return Advance(
             schedule_id=self.candidate.id,
             next_run_at=self.next_run_at,
-            planned_for=f"{self.candidate.spec} {self.candidate.timezone}",
+            planned_for=planned_for(self.candidate.spec, self.candidate.timezone),
             skipped=self.skipped,
             fired_boundary=self.boundaries[-1] if self.boundaries else None,
             message_id=message_ids[-1] if message_ids else None,
@@ -74,14 +78,28 @@ def tick(using: str, *, owner: str | None = None, now: datetime | None = None) -
 
 
 def _tick_batch(using: str, owner: str | None, now: datetime | None) -> tuple[int, int]:
+    try:
+        return _tick_once(using, owner, now, lock=store.lock_due)
+    except OperationalError as error:
+        if not isinstance(error.__cause__, LockNotAvailable):
+            raise
+    # Somebody edits a schedule and takes their time; the others need not wait for it.
+    return _tick_once(using, owner, now, lock=store.lock_free)
+
+
+def _tick_once(
+    using: str, owner: str | None, now: datetime | None, *, lock: Callable[..., list[int]]
+) -> tuple[int, int]:
+    is_ours = not connections[using].in_atomic_block
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        # A leader that is paused here must not hold its row locks against its successor.
-        if owner is not None:
-            store.bound_idleness(cursor, seconds=TTL * 0.8)
-            if not leases.holds(cursor, name=NAME, owner=owner):
-                raise LeadershipLost("Another scheduler leads by now, or the lease has run out.")
-        moment = now if now is not None else clock(cursor)
-        candidates = store.lock_due(cursor, now=moment, limit=BATCH)
+        if is_ours:
+            # Whoever is paused here must not hold its row locks against the others.
+            store.bound_waits(cursor, idle=TTL * 0.8, lock=LOCK_WAIT)
+        if owner is not None and not leases.holds(cursor, name=NAME, owner=owner):
+            raise LeadershipLost("Another scheduler leads by now, or the lease has run out.")
+        ids = lock(cursor, now=now if now is not None else clock(cursor), limit=BATCH)
+        candidates = store.read(cursor, ids) if ids else []
+        moment = now if now is not None else clock(cursor)  # the locks may have taken a while
         works: list[_Work] = []
         for candidate in candidates:
             try:
@@ -94,13 +112,18 @@ def _tick_batch(using: str, owner: str | None, now: datetime | None) -> tuple[in
 def _work(candidate: Candidate, now: datetime) -> _Work:
     """Work out what a schedule needs; raise if it holds what cannot be fired."""
     spec = parse(candidate.spec, default_zone=candidate.timezone)
-    if not candidate.is_planned or candidate.next_run_at is None:
+    plan = planned_for(candidate.spec, candidate.timezone)
+    if candidate.next_run_at is None or candidate.planned_for.removeprefix(RESUME) != plan:
         return _Work(candidate, [], (), 0, spec.first(now))
     next_run_at = as_utc(candidate.next_run_at)
-    if not candidate.enabled:
+    if not candidate.enabled or candidate.planned_for.startswith(RESUME):
         following = due(spec, next_run_at=next_run_at, now=now, catch_up="latest").next_run_at
         return _Work(candidate, [], (), 0, following)
     names.validate_queue(candidate.queue)
+    if candidate.catch_up not in CATCH_UPS:
+        raise ValueError(
+            f"catch_up must be one of {', '.join(CATCH_UPS)}; it is {candidate.catch_up!r}."
+        )
     catch_up = cast("CatchUp", candidate.catch_up)
     what = due(spec, next_run_at=next_run_at, now=now, catch_up=catch_up)
     headers = parse_headers(candidate.headers)

@@ -23,6 +23,15 @@ def clock(cursor: Cursor) -> float:
     return now
 
 
+RESUME = "resume "
+"""What a trigger puts before `planned_for` when a schedule is switched on again."""
+
+
+def planned_for(spec: str, timezone: str) -> str:
+    """Return what a next boundary was worked out for, as the column `tick_at` compares it."""
+    return f"{spec} {timezone}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A schedule that is validated and encoded, and is to be written."""
@@ -42,8 +51,8 @@ class Plan:
 
     @property
     def planned_for(self) -> str:
-        """What `next_run_at` was worked out for, as the table writes it."""
-        return f"{self.spec} {self.timezone}"
+        """What `next_run_at` was worked out for."""
+        return planned_for(self.spec, self.timezone)
 
 
 # The same spec keeps its next boundary, so frequent deploys never postpone it. One that was off is
@@ -147,18 +156,13 @@ class Candidate(NamedTuple):
     catch_up: str
     enabled: bool
     next_run_at: float | None
-    is_planned: bool
+    planned_for: str
 
 
 # Whoever waits here for the row locks of another tick finds the boundaries advanced, since the
 # condition is checked again on the rows as they are then.
 LOCK_DUE = """
-SELECT
-    id, name, spec, timezone, queue, payload, headers::text, max_attempts,
-    extract(epoch FROM expires_in)::float8, catch_up, enabled,
-    extract(epoch FROM next_run_at)::float8,
-    planned_for = spec || ' ' || timezone AND next_run_at IS NOT NULL
-FROM django_outbox_schedule
+SELECT id FROM django_outbox_schedule
 WHERE tick_at <= %(now)s
 ORDER BY tick_at, id
 LIMIT %(limit)s
@@ -166,9 +170,41 @@ FOR UPDATE
 """
 
 
-def lock_due(cursor: Cursor, *, now: datetime, limit: int) -> list[Candidate]:
-    """Lock what is due at `now`, and what has to be planned anew."""
+def lock_due(cursor: Cursor, *, now: datetime, limit: int) -> list[int]:
+    """Lock what is due at `now` or has to be planned anew, and return the ids."""
     cursor.execute(LOCK_DUE, {"now": now, "limit": limit})
+    return [row[0] for row in cursor.fetchall()]
+
+
+LOCK_FREE = """
+SELECT id FROM django_outbox_schedule
+WHERE tick_at <= %(now)s
+ORDER BY tick_at, id
+LIMIT %(limit)s
+FOR UPDATE SKIP LOCKED
+"""
+
+
+def lock_free(cursor: Cursor, *, now: datetime, limit: int) -> list[int]:
+    """Lock as `lock_due` does, but pass over rows that somebody else has locked."""
+    cursor.execute(LOCK_FREE, {"now": now, "limit": limit})
+    return [row[0] for row in cursor.fetchall()]
+
+
+READ = """
+SELECT
+    id, name, spec, timezone, queue, payload, headers::text, max_attempts,
+    extract(epoch FROM expires_in)::float8, catch_up, enabled,
+    extract(epoch FROM next_run_at)::float8, planned_for
+FROM django_outbox_schedule
+WHERE id = ANY(%(ids)s)
+ORDER BY tick_at, id
+"""
+
+
+def read(cursor: Cursor, ids: Sequence[int]) -> list[Candidate]:
+    """Return these schedules as they are now."""
+    cursor.execute(READ, {"ids": list(ids)})
     return [Candidate._make(row) for row in cursor.fetchall()]
 
 
@@ -293,11 +329,13 @@ def soonest(cursor: Cursor) -> float | None:
     return seconds
 
 
-BOUND_IDLENESS = """
-SELECT set_config('idle_in_transaction_session_timeout', %(milliseconds)s, true)
+BOUND_WAITS = """
+SELECT
+    set_config('idle_in_transaction_session_timeout', %(idle)s, true),
+    set_config('lock_timeout', %(lock)s, true)
 """
 
 
-def bound_idleness(cursor: Cursor, *, seconds: float) -> None:
-    """Have the server end this transaction when its client says nothing for so long."""
-    cursor.execute(BOUND_IDLENESS, {"milliseconds": str(int(seconds * 1000))})
+def bound_waits(cursor: Cursor, *, idle: float, lock: float) -> None:
+    """Have the server end this transaction after `idle` seconds of silence or `lock` of waiting."""
+    cursor.execute(BOUND_WAITS, {"idle": f"{int(idle * 1000)}", "lock": f"{int(lock * 1000)}"})
