@@ -11,7 +11,7 @@ from django.conf import LazySettings
 from django.db import OperationalError, connection, transaction
 from django.db.backends.utils import CursorWrapper
 
-from django_outbox import outbox
+from django_outbox import handlers, outbox
 from django_outbox.models import Lease, OutboxMessage, Schedule
 from django_outbox.scheduling import ticking
 from django_outbox.scheduling.ticking import tick
@@ -30,7 +30,7 @@ from tests.scheduling.helpers import (
     schedule,
     stored,
 )
-from tests.support import session
+from tests.support import PATIENCE, drain, session, wait_until
 
 pytestmark = committed
 
@@ -249,31 +249,58 @@ def test_rogue_tickers_fire_each_of_many_boundaries_once(together: Together) -> 
     assert len(fired) == len(set(fired)) == 100
 
 
-def test_a_second_ticker_waits_for_the_first_and_finds_nothing_left(together: Together) -> None:
+def test_a_second_ticker_fires_nothing_of_what_the_first_is_about_to_commit(
+    together: Together,
+) -> None:
     schedule()
-    make_due()
+    boundary = make_due()
 
     with transaction.atomic():
         assert tick("default") == 1
         second = together.start(tick, "default")
-        wait_until_blocked(second, by=backend_pid())
+        wait_until(lambda: second.done() or is_blocked(by=backend_pid()))
 
     assert second.result(10) == 0
-    assert len(messages()) == 1
+    assert tick("default") == 0
+    assert boundaries_fired() == [boundary]
 
 
-def test_a_second_ticker_fires_what_the_first_rolls_back(together: Together) -> None:
+def test_what_the_first_ticker_rolls_back_is_fired_by_a_later_one(together: Together) -> None:
     schedule()
-    make_due()
+    boundary = make_due()
 
     with transaction.atomic():
         assert tick("default") == 1
         second = together.start(tick, "default")
-        wait_until_blocked(second, by=backend_pid())
+        wait_until(lambda: second.done() or is_blocked(by=backend_pid()))
         transaction.set_rollback(True)
 
-    assert second.result(10) == 1
-    assert len(messages()) == 1
+    assert second.result(10) + tick("default") == 1
+    assert boundaries_fired() == [boundary]
+
+
+def is_blocked(by: int) -> bool:
+    """Tell whether some session waits for a lock that the backend `by` holds."""
+    with session() as other:
+        waiting = other.execute(
+            "SELECT 1 FROM pg_locks WHERE NOT granted AND %s = ANY(pg_blocking_pids(pid))", [by]
+        )
+        return waiting.fetchone() is not None
+
+
+def test_a_row_that_somebody_has_locked_holds_up_none_of_the_others(together: Together) -> None:
+    schedule("edited")
+    schedule("other")
+    boundary = make_due("edited")
+    make_due("other")
+
+    with transaction.atomic():
+        Schedule.objects.select_for_update().get(name="edited")
+        assert together.start(tick, "default").result(PATIENCE) == 1
+
+    assert [message.headers["schedule"] for message in messages()] == ["other"]
+    assert tick("default") == 1
+    assert boundaries_fired("edited") == [boundary]
 
 
 @pytest.mark.parametrize(("owner", "ttl"), [("another", 60.0), ("me", -0.001)])
@@ -564,6 +591,34 @@ def test_one_switched_on_again_while_no_scheduler_ran_fires_nothing_of_the_past(
     assert all(boundary > start + timedelta(hours=5) for boundary in boundaries_fired())
 
 
+def at_six() -> str:
+    read = stored()
+    assert read.next_run_at is not None
+    return f"{read.next_run_at.astimezone(UTC):%H:%M:%S}"
+
+
+def test_one_switched_on_with_another_spec_goes_by_the_new_one() -> None:
+    schedule(spec="@every 1d")
+    Schedule.objects.update(enabled=False)
+    tick("default")
+
+    Schedule.objects.update(enabled=True, spec="@cron 0 6 * * *")
+
+    assert tick("default") == 0
+    assert at_six() == "06:00:00"
+
+
+def test_one_given_another_spec_and_then_switched_on_goes_by_the_new_one() -> None:
+    schedule(spec="@every 1d")
+    Schedule.objects.update(enabled=False)
+    Schedule.objects.update(spec="@cron 0 6 * * *")
+    Schedule.objects.update(enabled=True)
+
+    assert tick("default") == 0
+
+    assert at_six() == "06:00:00"
+
+
 def test_one_switched_on_with_another_spec_fires_nothing_of_the_past() -> None:
     schedule(spec="@every 1d")
     Schedule.objects.update(enabled=False)
@@ -649,3 +704,82 @@ def test_more_schedules_than_one_transaction_takes_are_all_fired(
 
     assert OutboxMessage.objects.count() == 25
     assert lease() is None
+
+
+def test_bytes_and_no_payload_at_all_are_published_as_publish_does() -> None:
+    schedule("raw", payload=b"\x00\xff")
+    schedule("bare")
+    make_due("raw")
+    make_due("bare")
+
+    tick("default")
+
+    bodies = {m.headers["schedule"]: (bytes(m.payload), m.headers) for m in messages()}
+    assert bodies["raw"][0] == b"\x00\xff"
+    assert bodies["raw"][1]["content-type"] == "application/octet-stream"
+    assert bodies["bare"][0] == b"null"
+    assert bodies["bare"][1]["content-type"] == "application/json"
+
+
+def test_a_handler_gets_what_a_schedule_fires(registry: handlers.Registry) -> None:
+    got: list[Any] = []
+
+    @outbox.handler("orders")
+    def handle(message: outbox.Message[Any]) -> None:
+        got.append((message.payload, message.headers["schedule"], message.headers["boundary"]))
+
+    schedule(payload={"n": 1})
+    put_boundary("report", SIX)
+    tick("default", now=SIX)
+    drain()
+
+    assert got == [({"n": 1}, "report", "2026-06-01T06:00:00+00:00")]
+    assert not OutboxMessage.objects.exists()
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Almaty"])
+def test_boundaries_are_right_where_django_uses_no_time_zones(
+    zone: str, settings: LazySettings
+) -> None:
+    settings.TIME_ZONE = zone
+    settings.USE_TZ = False
+    try:
+        schedule(spec="@cron 0 6 * * * UTC")
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE django_outbox_schedule SET next_run_at = %s", [SIX])
+
+        assert tick("default", now=SIX + timedelta(seconds=1)) == 1
+
+        assert boundaries_fired() == [SIX]
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT next_run_at = %s FROM django_outbox_schedule", [SIX + timedelta(days=1)]
+            )
+            assert cursor.fetchone() == (True,)
+    finally:
+        settings.USE_TZ = True
+        connection.close()
+
+
+def test_a_schedule_that_is_deleted_fires_no_more() -> None:
+    schedule()
+    make_due()
+
+    outbox.unschedule("report")
+
+    assert tick("default") == 0
+    assert messages() == []
+
+
+def test_a_fixed_schedule_forgets_its_error_when_it_is_scheduled_again() -> None:
+    schedule()
+    boundary = make_due()
+    Schedule.objects.update(queue="__reserved")
+    tick("default")
+    assert stored().last_error is not None
+
+    schedule()
+
+    assert stored().last_error is None
+    assert tick("default") == 1
+    assert boundaries_fired() == [boundary]
