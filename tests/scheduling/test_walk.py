@@ -101,6 +101,7 @@ def walk(fields: Fields, zone: ZoneInfo, start: datetime, end: datetime) -> list
     seconds=st.integers(0, 59),
 )
 @example(("America/St_Johns", "2009-03-08"), ("*", "1", "*", "*", "*"), 9, 0)
+@example(("America/St_Johns", "2009-11-01"), ("*", "*", "29-31", "*", "*"), 10, 0)
 @example(("Pacific/Chatham", "2026-09-27"), ("*", "3", "*", "*", "*"), 30, 0)
 def test_boundaries_are_those_that_a_walk_from_minute_to_minute_meets(
     change: tuple[str, str], fields: tuple[str, ...], hours_before: int, seconds: int
