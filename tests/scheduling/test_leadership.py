@@ -214,13 +214,13 @@ def test_renewals_in_the_sleep_hold_the_lease_across_a_boundary_beyond_the_ttl(
 def test_a_lease_lasts_ten_seconds_and_is_renewed_every_two() -> None:
     with run():
         ends = {wait_for_a_leader().expires_at}
-        deadline = time.monotonic() + 4.5
+        deadline = time.monotonic() + 2.8
         while time.monotonic() < deadline:
             held = wait_for_a_leader()
             assert held.expires_at - now() > timedelta(seconds=6)
             ends.add(held.expires_at)
 
-    assert 2 <= len(ends) <= 4
+    assert len(ends) == 2
 
 
 def test_an_expired_lease_cannot_be_renewed() -> None:
@@ -452,6 +452,6 @@ def test_one_that_is_switched_off_fires_no_more() -> None:
         wait_until(lambda: messages("orders") and messages("marks"))
         Schedule.objects.filter(name="report").update(enabled=False)
         switched_off = now()
-        wait_until(lambda: boundaries_fired("marker")[-1] > switched_off + timedelta(seconds=2))
+        wait_until(lambda: boundaries_fired("marker")[-1] > switched_off + timedelta(seconds=1))
 
     assert all(boundary <= switched_off for boundary in boundaries_fired("report"))
