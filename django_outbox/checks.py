@@ -24,6 +24,7 @@ from django.db import connections
 from . import conf
 from .handlers import Handler, LateDecoder, registry
 from .publishing import default_alias
+from .scheduling.declaring import declarations
 
 
 @checks.register()
@@ -48,6 +49,21 @@ def check_settings(
         for name, complaint in conf.problems()
     ]
     return [*unknown, *bad]
+
+
+@checks.register()
+def check_schedules(
+    app_configs: Sequence[AppConfig] | None, **kwargs: Any
+) -> list[checks.CheckMessage]:
+    """Report a declared schedule that cannot be used."""
+    given = getattr(django_settings, "OUTBOX", {})
+    if not isinstance(given, dict) or any(name == "SCHEDULES" for name, _ in conf.problems()):
+        return []
+    try:
+        declarations()
+    except ImproperlyConfigured as error:
+        return [checks.Error(str(error), id="django_outbox.E003")]
+    return []
 
 
 @checks.register()

@@ -6,12 +6,14 @@ import logging
 import sys
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error as DatabaseError
 from django.db import connections
 from django.db.migrations.recorder import MigrationRecorder
 
 from ..publishing import default_alias
+from ..scheduling.declaring import declarations
 
 APP = "django_outbox"
 
@@ -93,3 +95,11 @@ def number(kind: type, *, least: float, what: str) -> Any:
 
     parse.__name__ = what
     return parse
+
+
+def check_schedules() -> None:
+    """Raise `CommandError` if a schedule is declared that cannot be used."""
+    try:
+        declarations()
+    except ImproperlyConfigured as error:
+        raise CommandError(str(error)) from error

@@ -111,11 +111,13 @@ def write_declared(using: str) -> None:
 
 
 def _from_setting(name: str, options: Mapping[str, Any]) -> Declaration:
+    given = dict(options)
+    if missing := {"spec", "queue"} - given.keys():
+        raise ImproperlyConfigured(
+            f"OUTBOX['SCHEDULES'][{name!r}] lacks {' and '.join(map(repr, sorted(missing)))}."
+        )
     try:
-        given = dict(options)
         return Declaration.checked(name, given.pop("spec"), **given)
-    except KeyError as error:
-        raise ImproperlyConfigured(f"OUTBOX['SCHEDULES'][{name!r}] lacks {error}.") from error
     except (OutboxError, ValueError, TypeError) as error:
         raise ImproperlyConfigured(f"OUTBOX['SCHEDULES'][{name!r}]: {error}") from error
 

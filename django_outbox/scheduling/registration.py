@@ -66,7 +66,7 @@ class Declaration:
             name=name,
             spec=parsed,
             text=spec,
-            timezone=parsed.zone.key if isinstance(parsed, Cron) else timezone,
+            timezone=parsed.zone.key if isinstance(parsed, Cron) else "UTC",
             draft=build_draft(
                 payload,
                 queue=queue,

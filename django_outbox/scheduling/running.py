@@ -12,7 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.db import (
+    DatabaseError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    connections,
+)
 
 from ..errors import LeadershipLost
 from ..publishing import default_alias
@@ -51,7 +57,7 @@ def run_schedules(stop: StopToken, *, using: str | None = None) -> None:
                 _turn(alias, leadership, stop)
         finally:
             _give_up(leadership)
-    except (OperationalError, InterfaceError) as error:
+    except (OperationalError, InterfaceError, InternalError) as error:
         connections[alias].close()
         raise LeadershipLost(f"The database does not answer: {error}") from error
 

@@ -176,6 +176,7 @@ def _write(using: str, works: list[_Work]) -> int:
         ids = iter(stored)
         advances = [work.advance([next(ids) for _ in work.fires]) for work in works]
         store.advance(cursor, advances)
+        store.check_now(cursor)
     return len(fires)
 
 

@@ -119,7 +119,7 @@ def upsert(cursor: Cursor, plan: Plan) -> int | None:
 WITHDRAW = """
 UPDATE django_outbox_schedule
 SET enabled = false, withdrawn_at = clock_timestamp()
-WHERE source = 'code' AND withdrawn_at IS NULL AND name <> ALL(%(declared)s::text[])
+WHERE source = 'code' AND enabled AND name <> ALL(%(declared)s::text[])
 RETURNING name
 """
 
@@ -257,6 +257,16 @@ def fire(cursor: Cursor, fires: Sequence[Fire], *, notify: bool) -> list[int]:
         },
     )
     return [row[0] for row in cursor.fetchall()]
+
+
+CHECK_NOW = """
+SET CONSTRAINTS ALL IMMEDIATE
+"""
+
+
+def check_now(cursor: Cursor) -> None:
+    """Have deferred constraints speak now, while it is known whose fault it is."""
+    cursor.execute(CHECK_NOW, {})
 
 
 class Advance(NamedTuple):

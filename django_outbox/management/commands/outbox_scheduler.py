@@ -14,7 +14,7 @@ from ...scheduling.declaring import write_declared
 from ...scheduling.running import stand_by
 from ...scheduling.stop_token import StopToken
 from ...scheduling.ticking import tick
-from ..base import OutboxCommand, log_to_stderr
+from ..base import OutboxCommand, check_schedules, log_to_stderr
 
 
 class Command(OutboxCommand):
@@ -37,6 +37,7 @@ class Command(OutboxCommand):
         stop = StopToken()
         _stop_on_signals(stop)
         alias = self.ready_database(options["database"])
+        check_schedules()
         if options["once"]:
             write_declared(alias)
             self.stdout.write(f"Published {tick(alias):,} message(s).")

@@ -24,7 +24,7 @@ from ...scheduling.running import scheduler_thread
 from ...worker import reloading
 from ...worker.database import summary
 from ...worker.loop import Options, Worker
-from ..base import OutboxCommand, log_to_stderr, number
+from ..base import OutboxCommand, check_schedules, log_to_stderr, number
 
 SAME_SIGNAL = 0.5
 """Seconds within which a reloading worker takes two signals for one.
@@ -124,6 +124,8 @@ class Command(OutboxCommand):
         worker_id = self._worker_id(options["worker_id"])
         alias = self.ready_database(options["database"])
         _check_pool(alias, options["concurrency"])
+        if options["with_scheduler"]:
+            check_schedules()
         worker = Worker(
             handlers,
             Options(
