@@ -29,7 +29,7 @@ class Leadership:
         self._using = using
 
     def acquire(self) -> bool:
-        """Take the lease if nobody has it."""
+        """Take the lease if nobody else has it."""
         with connections[self._using].cursor() as cursor:
             return store.acquire(cursor, name=NAME, owner=self.owner, ttl=TTL)
 
@@ -43,8 +43,7 @@ class Leadership:
         with connections[self._using].cursor() as cursor:
             store.release(cursor, name=NAME, owner=self.owner)
 
-
-def seconds_left(using: str) -> float:
-    """Return for how many seconds somebody leads still, 0 if nobody does."""
-    with connections[using].cursor() as cursor:
-        return store.remaining(cursor, name=NAME)
+    def seconds_of_others(self) -> float:
+        """Return for how many seconds another runner leads still, 0 if none does."""
+        with connections[self._using].cursor() as cursor:
+            return store.remaining(cursor, name=NAME, besides=self.owner)

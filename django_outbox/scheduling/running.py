@@ -24,7 +24,7 @@ from ..errors import LeadershipLost
 from ..publishing import default_alias
 from ..store import schedules as store
 from .declaring import write_declared
-from .leadership import RENEW_EVERY, Leadership, seconds_left
+from .leadership import RENEW_EVERY, Leadership
 from .stop_token import StopToken
 from .ticking import tick
 
@@ -47,34 +47,23 @@ def run_schedules(stop: StopToken, *, using: str | None = None) -> None:
     later; also when the database has gone.
     """
     alias = default_alias() if using is None else using
-    leadership = Leadership(alias)
-    try:
-        if not leadership.acquire():
-            raise LeadershipLost("Another scheduler leads.")
-        logger.info("Leading as %s", leadership.owner, extra={"event": "leading"})
-        try:
-            while not stop.stopped:
-                _turn(alias, leadership, stop)
-        finally:
-            _give_up(leadership)
-    except (OperationalError, InterfaceError, InternalError) as error:
-        connections[alias].close()
-        raise LeadershipLost(f"The database does not answer: {error}") from error
+    _lead(Leadership(alias), stop, alias)
 
 
 def stand_by(stop: StopToken, *, using: str) -> None:
     """Write the declared schedules, then lead whenever nobody else does, until `stop`."""
     has_declared = False
+    leadership = Leadership(using)  # one for all turns: what a broken connection left is our own
     while not stop.stopped:
         try:
             if not has_declared:
                 write_declared(using)
                 has_declared = True
-            wait = min(seconds_left(using), SLICE)
+            wait = min(leadership.seconds_of_others(), SLICE)
             if wait > 0:
                 stop.wait(wait)
                 continue
-            run_schedules(stop, using=using)
+            _lead(leadership, stop, using)
         except LeadershipLost as lost:
             logger.info("Standing by: %s", lost, extra={"event": "standing_by"})
             stop.wait(0.1)
@@ -115,6 +104,21 @@ def _stand_by_in_thread(stop: StopToken, using: str) -> None:
         logger.exception("The scheduler has ended", extra={"event": "scheduler_ended"})
     finally:
         connections[using].close()
+
+
+def _lead(leadership: Leadership, stop: StopToken, using: str) -> None:
+    try:
+        if not leadership.acquire():
+            raise LeadershipLost("Another scheduler leads.")
+        logger.info("Leading as %s", leadership.owner, extra={"event": "leading"})
+        try:
+            while not stop.stopped:
+                _turn(using, leadership, stop)
+        finally:
+            _give_up(leadership)
+    except (OperationalError, InterfaceError, InternalError) as error:
+        connections[using].close()
+        raise LeadershipLost(f"The database does not answer: {error}") from error
 
 
 def _turn(using: str, leadership: Leadership, stop: StopToken) -> None:

@@ -20,13 +20,13 @@ ON CONFLICT (name) DO UPDATE SET
     owner = excluded.owner,
     acquired_at = excluded.acquired_at,
     expires_at = excluded.expires_at
-WHERE lease.expires_at <= clock_timestamp()
+WHERE lease.expires_at <= clock_timestamp() OR lease.owner = excluded.owner
 RETURNING owner
 """
 
 
 def acquire(cursor: Cursor, *, name: str, owner: str, ttl: float) -> bool:
-    """Take the lease for `ttl` seconds if nobody has it; tell whether that went well."""
+    """Take the lease for `ttl` seconds if nobody else has it; tell whether that went well."""
     cursor.execute(ACQUIRE, {"name": name, "owner": owner, "ttl": ttl, "lock": _LOCK})
     return cursor.fetchone() is not None
 
@@ -76,12 +76,12 @@ def release(cursor: Cursor, *, name: str, owner: str) -> None:
 REMAINING = """
 SELECT extract(epoch FROM expires_at - clock_timestamp())::float8
 FROM django_outbox_lease
-WHERE name = %(name)s
+WHERE name = %(name)s AND owner <> %(besides)s
 """
 
 
-def remaining(cursor: Cursor, *, name: str) -> float:
-    """Return for how many seconds somebody still has the lease, 0 if nobody does."""
-    cursor.execute(REMAINING, {"name": name})
+def remaining(cursor: Cursor, *, name: str, besides: str) -> float:
+    """Return for how many seconds somebody else still has the lease, 0 if nobody does."""
+    cursor.execute(REMAINING, {"name": name, "besides": besides})
     row = cursor.fetchone()
     return 0.0 if row is None else max(0.0, row[0])

@@ -258,11 +258,12 @@ def test_a_lease_is_taken_over_when_it_has_run_out_and_not_before() -> None:
     assert before <= held.acquired_at <= now()
 
 
-def test_one_who_leads_already_is_not_given_the_lease_again() -> None:
+def test_a_runner_takes_what_a_broken_connection_has_left_of_its_own_lease() -> None:
     leader = Leadership("default")
 
     assert leader.acquire()
-    assert not leader.acquire()
+    assert leader.acquire()
+    assert leader.seconds_of_others() == 0.0
 
 
 @pytest.mark.parametrize("dead", [False, True])
