@@ -220,7 +220,7 @@ def test_a_lease_lasts_ten_seconds_and_is_renewed_every_two() -> None:
             assert held.expires_at - now() > timedelta(seconds=6)
             ends.add(held.expires_at)
 
-    assert len(ends) == 2
+    assert 2 <= len(ends) <= 3  # the third if the first was read right before a renewal
 
 
 def test_an_expired_lease_cannot_be_renewed() -> None:

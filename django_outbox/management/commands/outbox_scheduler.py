@@ -7,8 +7,8 @@ import signal
 from types import FrameType
 from typing import Any
 
-from django.core.management.base import CommandParser
-from django.db import connections
+from django.core.management.base import CommandError, CommandParser
+from django.db import DatabaseError, connections
 
 from ...scheduling.declaring import write_declared
 from ...scheduling.running import stand_by
@@ -39,8 +39,7 @@ class Command(OutboxCommand):
         alias = self.ready_database(options["database"])
         check_schedules()
         if options["once"]:
-            write_declared(alias)
-            self.stdout.write(f"Published {tick(alias):,} message(s).")
+            self._once(alias)
             return
         if options["verbosity"] > 0:
             self.stderr.write(f"Scheduler on {alias!r}. Stop it with CTRL-C.")
@@ -48,6 +47,14 @@ class Command(OutboxCommand):
             stand_by(stop, using=alias)
         finally:
             connections[alias].close()
+
+    def _once(self, alias: str) -> None:
+        try:
+            write_declared(alias)
+            published = tick(alias)
+        except DatabaseError as error:
+            raise CommandError(f"The database refused a statement: {error}") from error
+        self.stdout.write(f"Published {published:,} message(s).")
 
 
 def _stop_on_signals(stop: StopToken) -> None:
