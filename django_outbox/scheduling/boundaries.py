@@ -2,7 +2,8 @@
 
 A boundary is missed when it is more than one leader's term late. What becomes of missed ones is the
 schedule's choice: `all` fires the oldest 64 that are due, `latest` only the newest one, `skip` only
-those that are still on time. Whatever is passed over is counted, and the next boundary always lies after now, so nothing is fired again.
+those that are still on time. Whatever is passed over is counted, and the next boundary always lies
+after now, so nothing is fired again.
 """
 
 from __future__ import annotations
