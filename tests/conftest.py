@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -11,10 +13,41 @@ from django.db import connection, connections
 from django_outbox import handlers
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep a lone surrogate that a test has logged from breaking the report of parallel tests."""
+    report = yield
+    report.sections = [
+        (name, text.encode(errors="replace").decode()) for name, text in report.sections
+    ]
+    return report
+
+
 def pytest_report_header() -> str:
     """Say which PostgreSQL the tests run on."""
     with psycopg.connect(**connection.get_connection_params()) as session:
         return f"PostgreSQL: {session.info.parameter_status('server_version')}"
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """Let the sessions of workers that were stopped last end before their database is dropped."""
+    yield
+    with django_db_blocker.unblock():
+        deadline = time.monotonic() + 10
+        while _other_sessions() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        connection.close()
+
+
+def _other_sessions() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        count: int = cursor.fetchone()[0]
+        return count
 
 
 @pytest.fixture
