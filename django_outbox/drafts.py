@@ -94,8 +94,8 @@ class DraftOptions:
             correlation_id=None if message is None else message.correlation_id,
             activate_in=delay,
             activate_at=moment,
-            expires_in=_lifetime(expires_in, delay=delay, moment=moment),
-            max_attempts=_checked_max_attempts(max_attempts),
+            expires_in=checked_lifetime(expires_in, delay=delay, moment=moment),
+            max_attempts=checked_max_attempts(max_attempts),
         )
 
     def draft(
@@ -182,7 +182,7 @@ def check_timer(timer_id: str | None, timer_conflict: TimerConflict) -> None:
         raise ValueError(f"The timer_id {flaw}.")
 
 
-def _checked_max_attempts(max_attempts: object) -> int | None:
+def checked_max_attempts(max_attempts: object) -> int | None:
     if max_attempts is None:
         return None
     if isinstance(max_attempts, bool) or not isinstance(max_attempts, int):
@@ -229,7 +229,7 @@ def _checked_moment(activate_at: datetime) -> datetime:
         ) from None
 
 
-def _lifetime(
+def checked_lifetime(
     expires_in: Seconds | None, *, delay: timedelta, moment: datetime | None
 ) -> timedelta | None:
     if expires_in is None:

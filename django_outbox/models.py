@@ -135,6 +135,7 @@ class Schedule(models.Model):
     expires_in = models.DurationField(null=True, blank=True)
     catch_up = models.CharField(max_length=8, choices=CatchUp, db_default="all")
     enabled = models.BooleanField(db_default=True)
+    declared_enabled = models.BooleanField(null=True, blank=True, editable=False)
     source = models.CharField(max_length=8, choices=Source, db_default="admin")
     next_run_at = models.DateTimeField(null=True, blank=True)
     planned_for = models.CharField(max_length=320, db_default="", editable=False)

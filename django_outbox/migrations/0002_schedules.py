@@ -19,6 +19,8 @@ CREATE TABLE django_outbox_schedule (
     expires_in interval,
     catch_up varchar(8) NOT NULL DEFAULT 'all',
     enabled boolean NOT NULL DEFAULT true,
+    -- What code last declared; NULL where the schedule is not declared in code.
+    declared_enabled boolean,
     source varchar(8) NOT NULL DEFAULT 'admin',
     next_run_at timestamptz,
     -- The spec and zone that next_run_at was worked out for; another one is planned anew.
@@ -104,6 +106,10 @@ class Migration(migrations.Migration):
                             ),
                         ),
                         ("enabled", models.BooleanField(db_default=True)),
+                        (
+                            "declared_enabled",
+                            models.BooleanField(blank=True, editable=False, null=True),
+                        ),
                         (
                             "source",
                             models.CharField(

@@ -41,13 +41,16 @@ IDLE_TICK = 60.0
 
 
 def run_schedules(stop: StopToken, *, using: str | None = None) -> None:
-    """Lead, and fire schedules, until `stop`; then give the lease up and return.
+    """Write the declared schedules, then lead, and fire schedules, until `stop`.
 
-    Raises `LeadershipLost` if another scheduler leads, at the start before anything is fired, or
-    later; also when the database has gone.
+    On `stop` the lease is given up. Raises `LeadershipLost` if another scheduler leads, at the
+    start before anything is fired, or later; also when the database has gone.
     """
     alias = default_alias() if using is None else using
-    _lead(Leadership(alias), stop, alias)
+    leadership = Leadership(alias)
+    with _database_loss_is_lost_leadership(alias):
+        write_declared(alias)
+        _lead(leadership, stop, alias)
 
 
 def stand_by(stop: StopToken, *, using: str) -> None:
@@ -63,7 +66,8 @@ def stand_by(stop: StopToken, *, using: str) -> None:
             if wait > 0:
                 stop.wait(wait)
                 continue
-            _lead(leadership, stop, using)
+            with _database_loss_is_lost_leadership(using):
+                _lead(leadership, stop, using)
         except LeadershipLost as lost:
             logger.info("Standing by: %s", lost, extra={"event": "standing_by"})
             stop.wait(0.1)
@@ -106,19 +110,24 @@ def _stand_by_in_thread(stop: StopToken, using: str) -> None:
         connections[using].close()
 
 
-def _lead(leadership: Leadership, stop: StopToken, using: str) -> None:
+@contextmanager
+def _database_loss_is_lost_leadership(using: str) -> Iterator[None]:
     try:
-        if not leadership.acquire():
-            raise LeadershipLost("Another scheduler leads.")
-        logger.info("Leading as %s", leadership.owner, extra={"event": "leading"})
-        try:
-            while not stop.stopped:
-                _turn(using, leadership, stop)
-        finally:
-            _give_up(leadership)
+        yield
     except (OperationalError, InterfaceError, InternalError) as error:
         connections[using].close()
         raise LeadershipLost(f"The database does not answer: {error}") from error
+
+
+def _lead(leadership: Leadership, stop: StopToken, using: str) -> None:
+    if not leadership.acquire():
+        raise LeadershipLost("Another scheduler leads.")
+    logger.info("Leading as %s", leadership.owner, extra={"event": "leading"})
+    try:
+        while not stop.stopped:
+            _turn(using, leadership, stop)
+    finally:
+        _give_up(leadership)
 
 
 def _turn(using: str, leadership: Leadership, stop: StopToken) -> None:

@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import cast
 
 from django.db import DatabaseError, OperationalError, connections, transaction
@@ -18,6 +18,7 @@ from psycopg.errors import LockNotAvailable
 
 from .. import names
 from ..conf import settings
+from ..drafts import checked_lifetime, checked_max_attempts
 from ..errors import LeadershipLost, OutboxError
 from ..messages import parse_headers
 from ..store import leases
@@ -120,6 +121,8 @@ def _work(candidate: Candidate, now: datetime) -> _Work:
         following = due(spec, next_run_at=next_run_at, now=now, catch_up="latest").next_run_at
         return _Work(candidate, [], (), 0, following)
     names.validate_queue(candidate.queue)
+    checked_max_attempts(candidate.max_attempts)
+    checked_lifetime(candidate.expires_in, delay=timedelta(), moment=now)
     if candidate.catch_up not in CATCH_UPS:
         raise ValueError(
             f"catch_up must be one of {', '.join(CATCH_UPS)}; it is {candidate.catch_up!r}."

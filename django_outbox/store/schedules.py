@@ -56,15 +56,16 @@ class Plan:
 
 
 # The same spec keeps its next boundary, so frequent deploys never postpone it. One that was off is
-# planned from now on, since what passed meanwhile is not to be fired.
+# planned from now on, since what passed meanwhile is not to be fired. Somebody's switching on or
+# off outlives deploys: code has its way again when it declares something else than before.
 UPSERT = """
 INSERT INTO django_outbox_schedule AS schedule
     (name, spec, timezone, queue, payload, headers, max_attempts, expires_in, catch_up, enabled,
-     source, next_run_at, planned_for)
+     declared_enabled, source, next_run_at, planned_for)
 VALUES
     (%(name)s, %(spec)s, %(timezone)s, %(queue)s, %(body)s, %(headers)s::jsonb,
-     %(max_attempts)s::integer, %(expires_in)s::interval, %(catch_up)s, %(enabled)s, %(source)s,
-     %(next_run_at)s, %(planned_for)s)
+     %(max_attempts)s::integer, %(expires_in)s::interval, %(catch_up)s, %(enabled)s,
+     %(declared_enabled)s, %(source)s, %(next_run_at)s, %(planned_for)s)
 ON CONFLICT (name) DO UPDATE SET
     spec = excluded.spec,
     timezone = excluded.timezone,
@@ -74,12 +75,18 @@ ON CONFLICT (name) DO UPDATE SET
     max_attempts = excluded.max_attempts,
     expires_in = excluded.expires_in,
     catch_up = excluded.catch_up,
-    enabled = excluded.enabled AND (
-        schedule.enabled OR excluded.source <> 'code' OR schedule.withdrawn_at IS NOT NULL
-    ),
+    enabled = CASE
+        WHEN schedule.declared_enabled = excluded.declared_enabled
+            AND schedule.withdrawn_at IS NULL
+        THEN schedule.enabled
+        ELSE excluded.enabled
+    END,
+    declared_enabled = excluded.declared_enabled,
     source = excluded.source,
     next_run_at = CASE
-        WHEN schedule.planned_for = excluded.planned_for AND schedule.enabled
+        WHEN schedule.planned_for = excluded.planned_for
+            AND schedule.enabled
+            AND isfinite(schedule.next_run_at)
         THEN schedule.next_run_at
         ELSE excluded.next_run_at
     END,
@@ -107,6 +114,7 @@ def upsert(cursor: Cursor, plan: Plan) -> int | None:
             "expires_in": plan.expires_in,
             "catch_up": plan.catch_up,
             "enabled": plan.enabled,
+            "declared_enabled": plan.enabled if plan.source == "code" else None,
             "source": plan.source,
             "next_run_at": plan.next_run_at,
             "planned_for": plan.planned_for,

@@ -293,6 +293,47 @@ def test_one_that_somebody_has_switched_off_stays_off_through_deploys() -> None:
     assert stored("tests.send_report").enabled is False
 
 
+def test_one_that_is_declared_off_may_be_switched_on_and_stays_on_through_deploys() -> None:
+    declare(enabled=False)
+    write_declared("default")
+    Schedule.objects.update(enabled=True)
+
+    write_declared("default")
+
+    assert stored("tests.send_report").enabled is True
+
+
+@pytest.mark.parametrize("at_first", [True, False])
+def test_declaring_the_other_switch_than_before_has_its_way(
+    at_first: bool, declared: dict[str, Any]
+) -> None:
+    declare(enabled=at_first)
+    write_declared("default")
+    forget(declared)
+
+    declare(enabled=not at_first)
+    write_declared("default")
+
+    assert stored("tests.send_report").enabled is not at_first
+
+
+def test_declaring_another_switch_has_its_way_over_what_somebody_has_done(
+    declared: dict[str, Any],
+) -> None:
+    declare()
+    write_declared("default")
+    Schedule.objects.update(enabled=False)
+    forget(declared)
+    declare(enabled=False)
+    write_declared("default")
+    forget(declared)
+
+    declare(enabled=True)
+    write_declared("default")
+
+    assert stored("tests.send_report").enabled is True
+
+
 @pytest.mark.parametrize("source", ["api", "admin"])
 def test_what_others_made_is_left_alone_when_nothing_is_declared(source: str) -> None:
     schedule()

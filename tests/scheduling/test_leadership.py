@@ -118,6 +118,16 @@ def test_a_runner_that_is_stopped_before_it_starts_fires_nothing() -> None:
     assert lease() is None
 
 
+def test_a_runner_writes_what_is_declared_also_when_it_is_refused(settings: LazySettings) -> None:
+    settings.OUTBOX = {"SCHEDULES": {"nightly": {"spec": "@every 1d", "queue": "reports"}}}
+    hold_lease()
+
+    with pytest.raises(outbox.LeadershipLost, match="Another scheduler leads"):
+        outbox.run_schedules(outbox.StopToken())
+
+    assert (stored("nightly").queue, stored("nightly").source) == ("reports", "code")
+
+
 @pytest.mark.usefixtures("attentive")
 def test_a_second_runner_is_refused_and_the_first_goes_on() -> None:
     schedule()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.conf import LazySettings
-from django.db import transaction
+from django.db import connection, transaction
 
 from django_outbox import outbox
 from django_outbox.models import Schedule
@@ -132,6 +132,17 @@ def test_a_schedule_is_read_back_as_it_was_given() -> None:
     assert before <= read.next_run_at - timedelta(minutes=5) <= now()
     assert (read.last_boundary_at, read.last_run_at, read.last_message_id) == (None, None, None)
     assert (read.last_error, read.skipped_count) == (None, 0)
+
+
+def test_a_boundary_that_never_comes_is_replaced_when_it_is_scheduled_again() -> None:
+    schedule()
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE django_outbox_schedule SET next_run_at = 'infinity'")
+
+    again = schedule()
+
+    assert again.next_run_at is not None
+    assert again.next_run_at <= now() + timedelta(hours=1)
 
 
 def test_the_schedule_returned_has_the_values_of_the_table() -> None:

@@ -396,6 +396,8 @@ BROKEN = [
     ({"queue": "__outbox:mails"}, "__outbox:mails"),
     ({"queue": ""}, "empty"),
     ({"max_attempts": 2_000_000_000, "expires_in": timedelta(days=900_000_000)}, ""),
+    ({"max_attempts": 0}, "max_attempts must lie between 1 and 1,000,000; it is 0"),
+    ({"expires_in": timedelta(seconds=-5)}, "expires_in must be positive; it is -5"),
     ({"headers": []}, ""),
     ({"headers": {"a": 7}}, ""),
 ]
