@@ -97,9 +97,9 @@ def number(kind: type, *, least: float, what: str) -> Any:
     return parse
 
 
-def check_schedules() -> None:
-    """Raise `CommandError` if a schedule is declared that cannot be used."""
+def check_schedules() -> int:
+    """Return how many schedules are declared; raise `CommandError` if one cannot be used."""
     try:
-        declarations()
+        return len(declarations())
     except ImproperlyConfigured as error:
         raise CommandError(str(error)) from error

@@ -55,7 +55,7 @@ def run_schedules(stop: StopToken, *, using: str | None = None) -> None:
 
 def stand_by(stop: StopToken, *, using: str) -> None:
     """Write the declared schedules, then lead whenever nobody else does, until `stop`."""
-    has_declared = False
+    has_declared = has_said = False
     leadership = Leadership(using)  # one for all turns: what a broken connection left is our own
     while not stop.stopped:
         try:
@@ -64,12 +64,17 @@ def stand_by(stop: StopToken, *, using: str) -> None:
                 has_declared = True
             wait = min(leadership.seconds_of_others(), SLICE)
             if wait > 0:
+                if not has_said:
+                    _say_standing_by("another scheduler leads.")
+                    has_said = True
                 stop.wait(wait)
                 continue
+            has_said = False
             with _database_loss_is_lost_leadership(using):
                 _lead(leadership, stop, using)
         except LeadershipLost as lost:
-            logger.info("Standing by: %s", lost, extra={"event": "standing_by"})
+            _say_standing_by(lost)
+            has_said = True
             stop.wait(0.1)
         except DatabaseError as error:
             logger.warning(
@@ -156,3 +161,8 @@ def _sleep(using: str, leadership: Leadership, stop: StopToken) -> None:
 def _give_up(leadership: Leadership) -> None:
     with suppress(DatabaseError):
         leadership.release()
+        logger.info("Gave the lead up", extra={"event": "lead_given_up"})
+
+
+def _say_standing_by(why: object) -> None:
+    logger.info("Standing by: %s", why, extra={"event": "standing_by"})

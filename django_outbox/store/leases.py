@@ -85,3 +85,15 @@ def remaining(cursor: Cursor, *, name: str, besides: str) -> float:
     cursor.execute(REMAINING, {"name": name, "besides": besides})
     row = cursor.fetchone()
     return 0.0 if row is None else max(0.0, row[0])
+
+
+HOLDER = """
+SELECT owner FROM django_outbox_lease WHERE name = %(name)s AND expires_at > clock_timestamp()
+"""
+
+
+def holder(cursor: Cursor, *, name: str) -> str | None:
+    """Return who has the lease, None if nobody does."""
+    cursor.execute(HOLDER, {"name": name})
+    row = cursor.fetchone()
+    return None if row is None else row[0]

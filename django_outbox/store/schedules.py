@@ -347,6 +347,36 @@ def soonest(cursor: Cursor) -> float | None:
     return seconds
 
 
+class Standing(NamedTuple):
+    """How a schedule stands, for people to read; moments in seconds since 1970."""
+
+    name: str
+    spec: str
+    timezone: str
+    queue: str
+    enabled: bool
+    next_run_at: float | None
+    last_run_at: float | None
+    last_error: str | None
+    skipped_count: int
+
+
+STANDINGS = """
+SELECT
+    name, spec, timezone, queue, enabled,
+    extract(epoch FROM next_run_at)::float8, extract(epoch FROM last_run_at)::float8,
+    last_error, skipped_count
+FROM django_outbox_schedule
+ORDER BY name
+"""
+
+
+def standings(cursor: Cursor) -> list[Standing]:
+    """Return how every schedule stands, by name."""
+    cursor.execute(STANDINGS, {})
+    return [Standing._make(row) for row in cursor.fetchall()]
+
+
 BOUND_WAITS = """
 SELECT
     set_config('idle_in_transaction_session_timeout', %(idle)s, true),

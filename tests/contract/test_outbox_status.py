@@ -8,15 +8,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.db import connection
 
 from django_outbox import handlers, outbox
 from django_outbox.management.commands import outbox_status
-from django_outbox.models import DeadLetter, OutboxMessage
+from django_outbox.models import DeadLetter, Lease, OutboxMessage, Schedule
 from tests.process.stage import ROOT, url_of_the_test_database
 from tests.support import committed
 from tests.support import publish as publish_committed
@@ -130,7 +131,9 @@ class TestJSON:
         assert as_json()[queue]["has_handler"] is has_handler
 
     def test_an_outbox_of_nothing_has_no_queues(self) -> None:
-        assert json.loads(status("--json")) == {"database": "default", "queues": []}
+        report = json.loads(status("--json"))
+
+        assert report == {"database": "default", "queues": [], "schedules": [], "leader": None}
 
     @pytest.mark.parametrize("name", ["q é 😀", "a\nb", "\x1b[2J", '"quoted"', "\u202edesrever"])
     def test_any_name_of_a_queue_comes_through(self, name: str) -> None:
@@ -249,3 +252,66 @@ def test_any_name_can_be_shown_on_a_terminal_of_ascii() -> None:
 
     assert done.returncode == 0, done.stderr.decode()
     assert rb"q \xe9 \U0001f600" in done.stdout
+
+
+class TestSchedules:
+    def test_machines_read_how_each_one_stands_and_who_leads(self) -> None:
+        outbox.schedule("nightly", "@cron 0 3 * * * Asia/Kolkata", queue="reports")
+        now = database_clock()
+        Schedule.objects.update(
+            next_run_at=datetime(2027, 1, 31, 21, 30, tzinfo=UTC),
+            last_run_at=datetime(2027, 1, 30, 21, 30, tzinfo=UTC),
+            last_error="no",
+            skipped_count=3,
+        )
+        Lease.objects.create(
+            name="__scheduler", owner="me", acquired_at=now, expires_at=now + timedelta(seconds=9)
+        )
+
+        report = json.loads(status("--json"))
+
+        assert report["leader"] == "me"
+        assert report["schedules"] == [
+            {
+                "schedule": "nightly",
+                "spec": "@cron 0 3 * * * Asia/Kolkata",
+                "timezone": "Asia/Kolkata",
+                "queue": "reports",
+                "enabled": True,
+                "next_run_at": "2027-01-31T21:30:00+00:00",
+                "last_run_at": "2027-01-30T21:30:00+00:00",
+                "last_error": "no",
+                "skipped_count": 3,
+            }
+        ]
+
+    def test_people_read_when_it_fires_what_is_wrong_and_that_nobody_leads(self) -> None:
+        outbox.schedule("nightly", "@every 1d", queue="reports")
+        outbox.schedule("off", "@every 1d", queue="reports", enabled=False)
+        Schedule.objects.filter(name="nightly").update(
+            next_run_at=datetime(2027, 1, 31, 21, 30, tzinfo=UTC), last_error="no\x1b[2J"
+        )
+
+        said = status()
+
+        lines = [line.split() for line in said.splitlines()]
+        assert ["schedule", "spec", "queue", "next", "last", "skipped"] in lines
+        assert ["nightly", "@every", "1d", "reports", "2027-01-31", "21:30:00Z", "-", "0"] in lines
+        assert ["off", "@every", "1d", "reports", "disabled", "-", "0"] in lines
+        assert "nightly: 'no\\x1b[2J'" in said
+        assert "No scheduler leads" in said
+        assert "\x1b[2J" not in said
+
+    def test_without_schedules_nothing_is_said_of_them(self) -> None:
+        serve("orders")
+
+        assert "schedule " not in status()
+        assert json.loads(status("--json"))["schedules"] == []
+        assert json.loads(status("--json"))["leader"] is None
+
+    def test_a_moment_that_no_calendar_holds_is_shown_as_its_end(self) -> None:
+        outbox.schedule("never", "@every 1d", queue="reports")
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE django_outbox_schedule SET next_run_at = 'infinity'")
+
+        assert "9999-12-31 23:59:59Z" in status()

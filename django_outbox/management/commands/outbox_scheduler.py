@@ -37,12 +37,14 @@ class Command(OutboxCommand):
         stop = StopToken()
         _stop_on_signals(stop)
         alias = self.ready_database(options["database"])
-        check_schedules()
+        declared = check_schedules()
         if options["once"]:
             self._once(alias)
             return
         if options["verbosity"] > 0:
-            self.stderr.write(f"Scheduler on {alias!r}. Stop it with CTRL-C.")
+            self.stderr.write(
+                f"Scheduler on {alias!r}; {declared:,} schedule(s) declared. Stop it with CTRL-C."
+            )
         try:
             stand_by(stop, using=alias)
         finally:
