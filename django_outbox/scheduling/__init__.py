@@ -2,7 +2,8 @@
 
 schedule → lead → tick:
 
-- `specs` reads a spec and `boundaries` says which of its boundaries are to be fired; both are pure.
+- `specs` reads a spec (`fields`, `suggestions`), and `boundaries` says which of its boundaries are
+  to be fired; all of these are pure.
 - `registration` writes schedules, those declared in code too (`declaring`).
 - `leadership` is the lease of the one runner that ticks; `running` is its loop.
 - `ticking` fires what is due and advances the boundaries, in one transaction.

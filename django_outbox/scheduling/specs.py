@@ -12,13 +12,15 @@ import re
 import zoneinfo
 from calendar import monthrange
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from typing import TypeAlias
 from zoneinfo import ZoneInfo
 
 from ..errors import InvalidSpec
+from .fields import FIELDS
+from .suggestions import suggestions
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
@@ -27,25 +29,6 @@ LONGEST = 255
 """Characters of a spec; its column holds no more."""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _EVERY = re.compile(r"@every ([1-9][0-9]*)([smhd])")
-_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
-_DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
-_SHORTHANDS = {
-    "@hourly": "@cron 0 * * * *",
-    "@daily": "@cron 0 0 * * *",
-    "@midnight": "@cron 0 0 * * *",
-    "@weekly": "@cron 0 0 * * 0",
-    "@monthly": "@cron 0 0 1 * *",
-    "@yearly": "@cron 0 0 1 1 *",
-    "@annually": "@cron 0 0 1 1 *",
-}
-_WORDS = {
-    "s": ("s", "sec", "secs", "second", "seconds"),
-    "m": ("m", "min", "mins", "minute", "minutes"),
-    "h": ("h", "hr", "hrs", "hour", "hours"),
-    "d": ("d", "day", "days"),
-}
-_ANY_WORD = "|".join(word for words in _WORDS.values() for word in words)
-_SLOPPY = re.compile(rf"@?every\s*0*([1-9][0-9]*)\s*({_ANY_WORD})")
 _ACCEPTED = "Accepted are '@every <n><s|m|h|d>' and '@cron <five fields> [zone]'."
 
 
@@ -185,7 +168,10 @@ def parse(spec: str, *, default_zone: str) -> Spec:
     """
     if not isinstance(spec, str):
         raise InvalidSpec(f"A spec is a str; {spec!r} is of type {type(spec).__name__}.")
-    parsed = _read(spec, default_zone)
+    try:
+        parsed = _read(spec, default_zone)
+    except InvalidSpec as error:
+        raise InvalidSpec(f"{error}{_question(spec, default_zone)}") from None
     if len(spec) > LONGEST:
         raise InvalidSpec(f"{_shown(spec)} has {len(spec)} characters, more than {LONGEST}.")
     return parsed
@@ -196,7 +182,22 @@ def _read(spec: str, default_zone: str) -> Spec:
         return _every(spec, match[1], match[2])
     if spec.startswith("@cron "):
         return _cron(spec, default_zone)
-    raise InvalidSpec(f"{_shown(spec)} is no spec. {_nearest(spec)}{_ACCEPTED}")
+    raise InvalidSpec(f"{_shown(spec)} is no spec. {_ACCEPTED}")
+
+
+def _question(spec: str, default_zone: str) -> str:
+    """Ask for what may be meant, if it can be read."""
+    found = suggestions(spec, zones=_zone_names()) if len(spec) <= LONGEST else []
+    readable = [repr(meant) for meant in found if _is_readable(meant, default_zone)]
+    return f" Did you mean {' or '.join(readable)}?" if readable else ""
+
+
+def _is_readable(spec: str, default_zone: str) -> bool:
+    try:
+        _read(spec, default_zone)
+    except InvalidSpec:
+        return False
+    return len(spec) <= LONGEST
 
 
 def _every(spec: str, count: str, unit: str) -> Every:
@@ -208,72 +209,18 @@ def _every(spec: str, count: str, unit: str) -> Every:
     return Every(step)
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """One of the five fields: its name, its range, and the names of its values."""
-
-    name: str
-    low: int
-    high: int
-    names: dict[str, int] = field(default_factory=dict)
-
-    def parse(self, text: str) -> set[int]:
-        """Return the values the field's text stands for; raise `ValueError` with the reason."""
-        values: set[int] = set()
-        for part in text.split(","):
-            values |= self._part(part)
-        return values
-
-    def _part(self, part: str) -> set[int]:
-        span, slash, step_text = part.partition("/")
-        if span == "*":
-            low, high = self.low, self.high
-        elif "-" in span:
-            low_text, _, high_text = span.partition("-")
-            low, high = self._value(low_text), self._value(high_text)
-        else:
-            low = self._value(span)
-            high = self.high if slash else low
-        if low > high:
-            raise ValueError(f"the range {span!r} runs backwards")
-        step = self._step(step_text) if slash else 1
-        return set(range(low, high + 1, step))
-
-    def _value(self, text: str) -> int:
-        if (named := self.names.get(text.upper())) is not None:
-            return named
-        if not re.fullmatch("[0-9]{1,4}", text):
-            raise ValueError(f"{text!r} is no value")
-        if not self.low <= int(text) <= self.high:
-            raise ValueError(f"{text} lies outside of {self.low}-{self.high}")
-        return int(text)
-
-    def _step(self, text: str) -> int:
-        if not re.fullmatch("[0-9]{1,4}", text) or not 1 <= int(text) <= self.high:
-            raise ValueError(f"the step {text!r} is none of 1-{self.high}")
-        return int(text)
-
-
-_FIELDS = (
-    _Field("minute", 0, 59),
-    _Field("hour", 0, 23),
-    _Field("day of month", 1, 31),
-    _Field("month", 1, 12, {name: n for n, name in enumerate(_MONTHS, start=1)}),
-    _Field("day of week", 0, 7, {name: n for n, name in enumerate(_DAYS)}),
-)
-
-
 def _cron(spec: str, default_zone: str) -> Cron:
     parts = spec.split()[1:]
     if len(parts) not in (5, 6):
+        count = "1 field" if len(parts) == 1 else f"{len(parts)} fields"
         raise InvalidSpec(
-            f"{_shown(spec)} has {len(parts)} fields. A cron has five (minute, hour, day of month, "
+            f"{_shown(spec)} has {count}. A cron has five (minute, hour, day of month, "
             "month, day of week), and a zone may follow: '@cron 30 7 * * MON-FRI Europe/Berlin'."
         )
     texts = parts[:5]
     zone = _zone(spec, parts[5] if len(parts) == 6 else default_zone)
     values = []
-    for text, cron_field in zip(texts, _FIELDS, strict=True):
+    for text, cron_field in zip(texts, FIELDS, strict=True):
         try:
             values.append(cron_field.parse(text))
         except ValueError as error:
@@ -305,10 +252,19 @@ def _has_a_day(cron: Cron) -> bool:
 def _zone(spec: str, name: str) -> ZoneInfo:
     if name not in _zone_names():
         raise InvalidSpec(
-            f"{_shown(spec)}: {name!r} is no zone. A zone is an IANA name such as Europe/Berlin; "
-            "seconds, L, W and # are not accepted in fields."
+            f"{_shown(spec)}: {_shown(name)} is no zone. A zone is an IANA name such as "
+            f"Europe/Berlin{_sixth_field(name)}."
         )
     return ZoneInfo(name)
+
+
+def _sixth_field(text: str) -> str:
+    """Return what to add about a zone that looks like one field more."""
+    try:
+        FIELDS[-1].parse(text)
+    except ValueError:
+        return ""
+    return ", and stands after five fields; there are no seconds"
 
 
 @cache
@@ -329,20 +285,6 @@ def _change_between(before: datetime, after: datetime, zone: ZoneInfo) -> dateti
 
 def _midnight(day: date) -> datetime:
     return datetime(day.year, day.month, day.day)  # noqa: DTZ001 - wall time, which has no zone
-
-
-def _nearest(spec: str) -> str:
-    stripped = spec.strip()
-    if shorthand := _SHORTHANDS.get(stripped.lower()):
-        return f"Write {shorthand!r}. "
-    if len(stripped.split()) in (5, 6) and not stripped.startswith("@"):
-        return f"It is a cron: write '@cron {stripped}'. "
-    if match := _SLOPPY.fullmatch(stripped.lower()):
-        unit = next(unit for unit, words in _WORDS.items() if match[2] in words)
-        return f"Write '@every {match[1]}{unit}'. "
-    if match := re.fullmatch(r"@?every\s*0*([1-9][0-9]*)", stripped.lower()):
-        return f"The unit is missing: write '@every {match[1]}s' or '@every {match[1]}m'. "
-    return ""
 
 
 def _shown(spec: str) -> str:
