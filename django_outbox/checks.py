@@ -7,6 +7,7 @@ E004  a handler whose message type cannot be resolved
 W001  the database looks pooled, so LISTEN would not work on it
 W002  a handler that `max_deliveries` ends before its strategy does
 W003  the database that messages go to is not PostgreSQL
+W004  a declared schedule publishes to a queue that has no handler
 """
 
 from __future__ import annotations
@@ -55,15 +56,21 @@ def check_settings(
 def check_schedules(
     app_configs: Sequence[AppConfig] | None, **kwargs: Any
 ) -> list[checks.CheckMessage]:
-    """Report a declared schedule that cannot be used."""
+    """Report a declared schedule that cannot be used, or whose messages nobody here handles."""
     given = getattr(django_settings, "OUTBOX", {})
     if not isinstance(given, dict) or any(name == "SCHEDULES" for name, _ in conf.problems()):
         return []
     try:
-        declarations()
+        declared = declarations()
     except ImproperlyConfigured as error:
         return [checks.Error(str(error), id="django_outbox.E003")]
-    return []
+    if not registry:
+        return []  # no handlers are loaded, so this process cannot tell
+    return [
+        _unhandled(name, declaration.draft.queue)
+        for name, declaration in declared.items()
+        if declaration.draft.queue not in registry
+    ]
 
 
 @checks.register()
@@ -138,3 +145,16 @@ def _hint(name: str) -> str:
     if near:
         return f"Did you mean {near[0]!r}?"
     return f"The settings are {', '.join(conf.DEFAULTS)}."
+
+
+def _unhandled(schedule: str, queue: str) -> checks.Warning:
+    near = get_close_matches(queue, registry, n=1)
+    question = f"Did you mean {near[0]!r}? " if near else ""
+    return checks.Warning(
+        f"The schedule {schedule!r} publishes to {queue!r}, which has no handler.",
+        hint=(
+            f"{question}Decorate a function with @outbox.handler({queue!r}), or silence this if "
+            "the queue is served elsewhere."
+        ),
+        id="django_outbox.W004",
+    )

@@ -88,12 +88,18 @@ def problems() -> Iterator[tuple[str, str]]:
     for name, value in given.items():
         rule = _RULES.get(name)
         if rule is not None and (complaint := rule(value)):
-            yield name, f"{complaint}; it is {value!r}."
+            yield name, f"{complaint}; it is {_shown(value)}."
 
 
 def unknown_names() -> list[str]:
     """Return the keys of `OUTBOX` that are no setting of this package."""
     return [str(name) for name in getattr(django_settings, "OUTBOX", {}) if name not in DEFAULTS]
+
+
+def _shown(value: object) -> str:
+    """Return a value for people, without what it holds: that of SCHEDULES has payloads."""
+    is_container = isinstance(value, dict | list | tuple | set | frozenset)
+    return f"of type {type(value).__name__}" if is_container else repr(value)
 
 
 def _flag(value: object) -> str | None:
@@ -133,9 +139,7 @@ def _renderer(value: object) -> str | None:
 
 
 def _schedules(value: object) -> str | None:
-    if isinstance(value, dict) and all(
-        isinstance(name, str) and isinstance(options, dict) for name, options in value.items()
-    ):
+    if isinstance(value, dict):
         return None
     return "must be a dict of names to dicts with a 'spec', a 'queue' and options"
 

@@ -12,11 +12,16 @@ from django.db.models import Model
 
 from django_outbox import outbox
 from django_outbox.checks import check_database
+from django_outbox.handlers import Registry
 
 
 def reported(id_: str) -> list[CheckMessage]:
     """Run all checks of the project and return those with the id."""
     return [message for message in run_checks() if message.id == id_]
+
+
+GOOD = {"spec": "@every 1d", "queue": "orders", "payload": "secret"}
+"""A schedule."""
 
 
 def ours() -> list[CheckMessage]:
@@ -110,6 +115,27 @@ def test_e003_a_bad_value(settings: LazySettings, name: str, value: Any) -> None
 
     (error,) = reported("django_outbox.E003")
     assert name in error.msg
+
+
+@pytest.mark.parametrize(
+    ("schedules", "says"),
+    [
+        ({"report": {"spec": "@every 1d", "payload": "secret"}}, "['report'] lacks 'queue'"),
+        ({"good": GOOD, "report": "secret"}, "['report'] must be a dict"),
+        ({"good": GOOD, "report": ["secret"]}, "['report'] must be a dict"),
+        ({"good": GOOD, 5: GOOD}, "[5]"),
+        ([GOOD], "must be a dict of names to dicts"),
+    ],
+)
+def test_e003_a_bad_schedule_is_named_and_no_payload_is_shown(
+    settings: LazySettings, schedules: Any, says: str
+) -> None:
+    settings.OUTBOX = {"SCHEDULES": schedules}
+
+    (error,) = ours()
+    assert error.id == "django_outbox.E003"
+    assert says in error.msg
+    assert "secret" not in error.msg
 
 
 def test_every_mistake_is_reported_at_once(settings: LazySettings) -> None:
@@ -233,3 +259,41 @@ def test_w003_a_database_for_messages_that_is_not_postgresql(
 
 def test_w003_is_silent_about_databases_that_messages_do_not_go_to(sqlite: str) -> None:
     assert check_database(None) == []
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(
+    ("queue", "hint"),
+    [
+        ("ordes", "Did you mean 'orders'? Decorate a function with @outbox.handler('ordes')"),
+        ("parcels", "Decorate a function with @outbox.handler('parcels')"),
+    ],
+)
+def test_w004_a_schedule_for_a_queue_without_a_handler(
+    settings: LazySettings, queue: str, hint: str
+) -> None:
+    outbox.handler("orders", "refunds")(do_nothing)
+    settings.OUTBOX = {"SCHEDULES": {"nightly": {**GOOD, "queue": queue}, "daily": GOOD}}
+
+    (warning,) = ours()
+    assert warning.id == "django_outbox.W004"
+    assert warning.level == WARNING
+    assert warning.msg == f"The schedule 'nightly' publishes to {queue!r}, which has no handler."
+    assert str(warning.hint).startswith(hint)
+
+
+def test_w004_is_silent_where_no_handlers_are_loaded(
+    settings: LazySettings, registry: Registry
+) -> None:
+    settings.OUTBOX = {"SCHEDULES": {"nightly": GOOD}}
+
+    assert len(registry) == 0
+    assert ours() == []
+
+
+@pytest.mark.usefixtures("registry")
+def test_w004_is_silent_about_a_reserved_queue_which_is_an_error(settings: LazySettings) -> None:
+    outbox.handler("orders")(do_nothing)
+    settings.OUTBOX = {"SCHEDULES": {"nightly": {**GOOD, "queue": "__outbox:mails"}}}
+
+    assert [message.id for message in ours()] == ["django_outbox.E003"]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from inspect import signature
 from typing import Any, TypeVar
 
 from django.apps import apps
@@ -29,6 +31,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _declared: dict[str, Declaration] = {}
 
+_KEYS = tuple(key for key in signature(Declaration.checked).parameters if key != "name")
+"""What an entry of the setting may have."""
+
 
 def scheduled(
     spec: str,
@@ -49,6 +54,7 @@ def scheduled(
     Raises what `outbox.schedule` raises, naming the function, and `ImproperlyConfigured` if the
     function handles no queue or the name is declared twice.
     """
+    _check_is_text(spec)
 
     def declare(function: Function) -> Function:
         queue = _queue_of(function)
@@ -76,6 +82,16 @@ def scheduled(
         return function
 
     return declare
+
+
+def _check_is_text(spec: object) -> None:
+    """Raise `TypeError` for no text, such as the function of a decorator without parentheses."""
+    if not isinstance(spec, str):
+        given = name_of(spec) if callable(spec) else repr(spec)
+        raise TypeError(
+            "@outbox.scheduled takes the spec as a str: @outbox.scheduled('@every 5m'). It was "
+            f"given {given}."
+        )
 
 
 def declarations() -> dict[str, Declaration]:
@@ -110,8 +126,19 @@ def write_declared(using: str) -> None:
             )
 
 
-def _from_setting(name: str, options: Mapping[str, Any]) -> Declaration:
+def _from_setting(name: str, options: Any) -> Declaration:
+    if not isinstance(options, dict):
+        raise ImproperlyConfigured(
+            f"OUTBOX['SCHEDULES'][{name!r}] must be a dict with a 'spec', a 'queue' and options; "
+            f"it is of type {type(options).__name__}."
+        )
     given = dict(options)
+    for key in given:
+        if key not in _KEYS:
+            raise ImproperlyConfigured(
+                f"OUTBOX['SCHEDULES'][{name!r}] has no key {key!r}. {_nearest_key(key)}"
+                f"The keys are {', '.join(_KEYS)}."
+            )
     if missing := {"spec", "queue"} - given.keys():
         raise ImproperlyConfigured(
             f"OUTBOX['SCHEDULES'][{name!r}] lacks {' and '.join(map(repr, sorted(missing)))}."
@@ -120,6 +147,11 @@ def _from_setting(name: str, options: Mapping[str, Any]) -> Declaration:
         return Declaration.checked(name, given.pop("spec"), **given)
     except (OutboxError, ValueError, TypeError) as error:
         raise ImproperlyConfigured(f"OUTBOX['SCHEDULES'][{name!r}]: {error}") from error
+
+
+def _nearest_key(key: object) -> str:
+    near = get_close_matches(str(key).lower(), _KEYS, n=1)
+    return f"Did you mean {near[0]!r}? " if near else ""
 
 
 def _queue_of(function: Callable[..., Any]) -> str:

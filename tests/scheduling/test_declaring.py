@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -156,6 +157,23 @@ def test_below_the_handler_it_is_refused_with_what_to_do() -> None:
         outbox.scheduled("@every 1h")(send_report)
 
 
+def test_without_parentheses_it_is_refused_at_import_with_how_to_write_it() -> None:
+    @outbox.handler("reports")
+    def send_report(message: outbox.Message[Any]) -> None: ...
+
+    with pytest.raises(TypeError, match=r"@outbox\.scheduled\('@every 5m'\).*send_report"):
+        outbox.scheduled(send_report)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("spec", [None, 300, b"@every 5m", timedelta(minutes=5)])
+def test_a_spec_that_is_no_text_is_refused_at_import_with_how_to_write_it(spec: Any) -> None:
+    with pytest.raises(TypeError) as caught:
+        declare(spec)
+
+    assert "@outbox.scheduled('@every 5m')" in str(caught.value)
+    assert repr(spec) in str(caught.value)
+
+
 def test_a_name_that_is_declared_twice_is_refused() -> None:
     declare(name="report")
 
@@ -203,6 +221,44 @@ def test_a_setting_that_is_wrong_says_which_one(
 
     with without_sql(), pytest.raises(ImproperlyConfigured, match="cleaning"):
         write_declared("default")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"spec": 5, "queue": "chores"}, ": A spec is a str; 5 is of type int."),
+        ({"spec": "@every 1d", "queue": 5}, ": The queue must be a str; 5 is of type int."),
+        ({"spec": "@every 1d"}, " lacks 'queue'."),
+        ("@every 1d", " must be a dict with a 'spec', a 'queue' and options; it is of type str."),
+    ],
+)
+def test_a_setting_that_is_wrong_says_what_it_has_to_be(
+    options: Any, says: str, settings: LazySettings
+) -> None:
+    settings.OUTBOX = {"SCHEDULES": {"cleaning": options}}
+
+    with pytest.raises(ImproperlyConfigured) as caught:
+        declaring.declarations()
+
+    assert str(caught.value) == "OUTBOX['SCHEDULES']['cleaning']" + says
+
+
+@pytest.mark.parametrize(
+    ("key", "question"),
+    [("catchup", "Did you mean 'catch_up'? "), ("Queue", "Did you mean 'queue'? "), ("using", "")],
+)
+def test_a_key_that_is_none_is_named_with_the_closest_and_all_there_are(
+    key: str, question: str, settings: LazySettings
+) -> None:
+    settings.OUTBOX = {"SCHEDULES": {"cleaning": {"spec": "@every 1d", key: "chores"}}}
+
+    with pytest.raises(ImproperlyConfigured) as caught:
+        declaring.declarations()
+
+    assert str(caught.value) == (
+        f"OUTBOX['SCHEDULES']['cleaning'] has no key {key!r}. {question}The keys are spec, queue, "
+        "payload, headers, max_attempts, expires_in, catch_up, enabled."
+    )
 
 
 def test_a_name_in_code_and_in_the_setting_is_refused(settings: LazySettings) -> None:
