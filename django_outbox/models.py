@@ -7,7 +7,7 @@ lease is pending, and one that was delivered has no row.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 from django.db import models
 from django.db.models.functions import Cast
@@ -139,6 +139,7 @@ class Schedule(models.Model):
     source = models.CharField(max_length=8, choices=Source, db_default="admin")
     next_run_at = models.DateTimeField(null=True, blank=True)
     planned_for = models.CharField(max_length=320, db_default="", editable=False)
+    plan_from = models.DateTimeField(null=True, blank=True, editable=False)
     last_boundary_at = models.DateTimeField(null=True, blank=True, editable=False)
     last_run_at = models.DateTimeField(null=True, blank=True, editable=False)
     last_message_id = models.BigIntegerField(null=True, blank=True, editable=False)
@@ -147,12 +148,65 @@ class Schedule(models.Model):
     skipped_count = models.BigIntegerField(db_default=0, editable=False)
     withdrawn_at = models.DateTimeField(null=True, blank=True, editable=False)
 
+    KEPT_BY_SCHEDULERS: ClassVar = (
+        "next_run_at",
+        "planned_for",
+        "plan_from",
+        "last_boundary_at",
+        "last_run_at",
+        "last_message_id",
+        "last_error",
+        "retry_at",
+        "skipped_count",
+        "declared_enabled",
+        "withdrawn_at",
+    )
+
     class Meta:
         db_table = "django_outbox_schedule"
         verbose_name = "schedule"
 
     def __str__(self) -> str:
         return self.name
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Write the row, but of what schedulers keep only what was changed here.
+
+        A tick may have moved the boundary on since the row was loaded; to write the old one back
+        would fire it once more.
+        """
+        is_same_row = not self._state.adding and kwargs.get("using") in (None, self._state.db)
+        if is_same_row and not kwargs.get("force_insert"):
+            kwargs.setdefault("update_fields", self._fields_to_write())
+        super().save(*args, **kwargs)
+        self._remember()
+
+    def refresh_from_db(self, *args: Any, **kwargs: Any) -> None:
+        super().refresh_from_db(*args, **kwargs)
+        self._remember()
+
+    @classmethod
+    def from_db(cls, *args: Any, **kwargs: Any) -> Self:
+        loaded = super().from_db(*args, **kwargs)
+        loaded._remember()  # noqa: SLF001 - its own
+        return loaded
+
+    def _fields_to_write(self) -> list[str]:
+        loaded = self.__dict__.get("_loaded", {})
+        values = {
+            field.attname: self.__dict__[field.attname]
+            for field in self._meta.concrete_fields
+            if not field.primary_key and field.attname in self.__dict__  # else it is deferred
+        }
+        return [
+            name for name, value in values.items() if not (name in loaded and loaded[name] == value)
+        ]
+
+    def _remember(self) -> None:
+        """Keep what schedulers had written when the row was last read or written."""
+        self._loaded = {
+            name: self.__dict__[name] for name in self.KEPT_BY_SCHEDULERS if name in self.__dict__
+        }
 
 
 class Lease(models.Model):

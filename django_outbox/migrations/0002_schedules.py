@@ -25,6 +25,8 @@ CREATE TABLE django_outbox_schedule (
     next_run_at timestamptz,
     -- The spec and zone that next_run_at was worked out for; another one is planned anew.
     planned_for varchar(320) NOT NULL DEFAULT '',
+    -- Since when a boundary is to be worked out; NULL once a tick has done it.
+    plan_from timestamptz,
     last_boundary_at timestamptz,
     last_run_at timestamptz,
     last_message_id bigint,
@@ -32,11 +34,13 @@ CREATE TABLE django_outbox_schedule (
     retry_at timestamptz,
     skipped_count bigint NOT NULL DEFAULT 0,
     withdrawn_at timestamptz,
-    -- When a tick has something to do here: at once if somebody has changed the spec in the table
-    -- itself, else at the next boundary, and after a failure not before its rest is over.
+    -- When a tick has something to do here: at once if there is a boundary to work out, else at the
+    -- next boundary, after a failure not before its rest is over, and never while it is off.
     tick_at timestamptz NOT NULL GENERATED ALWAYS AS (
         CASE
-            WHEN planned_for <> spec || ' ' || timezone OR next_run_at IS NULL
+            WHEN NOT enabled THEN timestamptz 'infinity'
+            WHEN plan_from IS NOT NULL OR next_run_at IS NULL
+                OR planned_for <> spec || ' ' || timezone
             THEN COALESCE(retry_at, timestamptz '-infinity')
             ELSE GREATEST(next_run_at, retry_at)
         END
@@ -46,20 +50,34 @@ CREATE TABLE django_outbox_schedule (
 
 CREATE INDEX django_outbox_schedule_tick ON django_outbox_schedule (tick_at, id);
 
--- One that is switched on again, by whatever means, goes on with the boundary after now: what
--- passed meanwhile is not to be fired.
-CREATE FUNCTION django_outbox_schedule_switched_on() RETURNS trigger LANGUAGE plpgsql AS $$
+-- Whoever changes a schedule, by whatever means, need not know how it is planned. The moment of the
+-- change is kept for the tick, which may come late: another spec starts afresh from then, and one
+-- that is switched on again goes on with the first boundary after it. A failure's rest is over.
+CREATE FUNCTION django_outbox_schedule_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    NEW.planned_for := 'resume ' || replace(OLD.planned_for, 'resume ', '');
+    IF TG_OP = 'UPDATE' THEN
+        NEW.retry_at := NULL;
+    END IF;
+    IF NEW.next_run_at IS NULL OR NEW.planned_for <> NEW.spec || ' ' || NEW.timezone THEN
+        IF TG_OP = 'INSERT' OR NEW.next_run_at IS NOT DISTINCT FROM OLD.next_run_at THEN
+            NEW.next_run_at := NULL;
+            NEW.plan_from := clock_timestamp();
+        END IF;
+    ELSIF TG_OP = 'UPDATE' THEN
+        IF NEW.enabled AND NOT OLD.enabled AND NEW.next_run_at = OLD.next_run_at THEN
+            NEW.plan_from := clock_timestamp();
+        END IF;
+    END IF;
     RETURN NEW;
 END
 $$;
 
-CREATE TRIGGER django_outbox_schedule_switched_on
-    BEFORE UPDATE OF enabled ON django_outbox_schedule
+CREATE TRIGGER django_outbox_schedule_changed
+    BEFORE INSERT OR UPDATE OF
+        spec, timezone, queue, payload, headers, max_attempts, expires_in, catch_up, enabled
+    ON django_outbox_schedule
     FOR EACH ROW
-    WHEN (NEW.enabled AND NOT OLD.enabled AND NEW.next_run_at IS NOT DISTINCT FROM OLD.next_run_at)
-    EXECUTE FUNCTION django_outbox_schedule_switched_on();
+    EXECUTE FUNCTION django_outbox_schedule_changed();
 """
 
 LEASES = """
@@ -78,7 +96,7 @@ class Migration(migrations.Migration):
     operations = [
         PostgresSQL(
             SCHEDULES,
-            "DROP TABLE django_outbox_schedule;DROP FUNCTION django_outbox_schedule_switched_on()",
+            "DROP TABLE django_outbox_schedule;DROP FUNCTION django_outbox_schedule_changed()",
             hints={"model_name": "schedule"},
             state_operations=[
                 migrations.CreateModel(
@@ -126,6 +144,10 @@ class Migration(migrations.Migration):
                         (
                             "planned_for",
                             models.CharField(db_default="", editable=False, max_length=320),
+                        ),
+                        (
+                            "plan_from",
+                            models.DateTimeField(blank=True, editable=False, null=True),
                         ),
                         (
                             "last_boundary_at",

@@ -51,6 +51,15 @@ def due(spec: Spec, *, next_run_at: datetime, now: datetime, catch_up: CatchUp) 
     return Due(fire, count - len(fire), following)
 
 
+def in_step(spec: Spec, boundary: datetime, start: datetime) -> datetime:
+    """Return the first boundary after `start` in the row that `boundary` belongs to."""
+    if boundary > start:
+        return boundary
+    if isinstance(spec, Every):
+        return boundary + ((start - boundary) // spec.step + 1) * spec.step
+    return spec.after(start)
+
+
 def _oldest(spec: Spec, boundary: datetime, now: datetime) -> tuple[tuple[datetime, ...], datetime]:
     fire: list[datetime] = []
     while boundary <= now and len(fire) < MOST_FIRES:
@@ -63,11 +72,11 @@ def _pass_over(spec: Spec, boundary: datetime, now: datetime) -> tuple[int, date
     """Count the boundaries from `boundary` to `now` and return the first after it."""
     if boundary > now:
         return 0, boundary
+    following = in_step(spec, boundary, now)
     if isinstance(spec, Every):
-        count = (now - boundary) // spec.step + 1
-        return count, boundary + count * spec.step
+        return (following - boundary) // spec.step, following
     start = max(boundary - MOMENT, now - MOST_COUNTED)
-    return spec.count(start, now), spec.after(now)
+    return spec.count(start, now), following
 
 
 def _newest(spec: Spec, boundary: datetime, now: datetime) -> datetime:

@@ -21,6 +21,7 @@ from ..errors import OutboxError
 from ..handlers import name_of, registry
 from ..messages import Seconds
 from ..store import schedules as store
+from ..store.schedules import Written
 from .boundaries import CatchUp
 from .clocks import clock
 from .registration import Declaration
@@ -109,21 +110,46 @@ def declarations() -> dict[str, Declaration]:
 def write_declared(using: str) -> None:
     """Write what is declared to the table, and withdraw what is not any more."""
     declared = declarations()
+    written: list[Declaration] = []
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         now = clock(cursor)
+        before = store.written(cursor, list(declared))
         for _, declaration in sorted(declared.items()):  # in one order, against deadlocks
-            if store.upsert(cursor, declaration.plan(source="code", now=now)) is None:
-                logger.warning(
-                    "The schedule %r is declared in code, but made by somebody else; it is theirs.",
-                    declaration.name,
-                    extra={"event": "schedule_taken", "schedule": declaration.name},
-                )
+            if store.upsert(cursor, declaration.plan(source="code", now=now)) is not None:
+                written.append(declaration)
+                continue
+            logger.warning(
+                "The schedule %r is declared in code, but made by somebody else; it is theirs.",
+                declaration.name,
+                extra={"event": "schedule_taken", "schedule": declaration.name},
+            )
         for name in store.withdraw(cursor, list(declared)):
             logger.warning(
                 "The schedule %r is no longer declared, so it is disabled.",
                 name,
                 extra={"event": "schedule_withdrawn", "schedule": name},
             )
+    for declaration in written:
+        _log_news(declaration, before.get(declaration.name))
+
+
+def _log_news(declaration: Declaration, before: Written | None) -> None:
+    if before is None:
+        news = "is new"
+    elif before.is_withdrawn:
+        news = "is declared again"
+    elif before[:2] != (declaration.text, declaration.timezone):
+        news = f"starts afresh, and drops what was due by {before.spec!r} in {before.timezone}"
+    else:
+        return
+    logger.info(
+        "The schedule %r %s: %r in %s.",
+        declaration.name,
+        news,
+        declaration.text,
+        declaration.timezone,
+        extra={"event": "schedule_written", "schedule": declaration.name},
+    )
 
 
 def _from_setting(name: str, options: Any) -> Declaration:

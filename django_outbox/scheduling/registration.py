@@ -15,7 +15,7 @@ from django.db import connections
 
 from .. import names
 from ..drafts import build_draft
-from ..messages import Draft, Seconds
+from ..messages import Draft, Seconds, current_message
 from ..publishing import default_alias
 from ..store import schedules as store
 from ..store.schedules import Plan
@@ -67,15 +67,10 @@ class Declaration:
             spec=parsed,
             text=spec,
             timezone=parsed.zone.key if isinstance(parsed, Cron) else "UTC",
-            draft=build_draft(
+            draft=_draft(
                 payload,
                 queue=queue,
                 headers=headers,
-                correlation_id=None,
-                activate_in=None,
-                activate_at=None,
-                timer_id=None,
-                timer_conflict="ignore",
                 expires_in=expires_in,
                 max_attempts=max_attempts,
             ),
@@ -99,6 +94,23 @@ class Declaration:
             source=source,
             next_run_at=self.spec.first(now),
         )
+
+
+def _draft(payload: Any, **options: Any) -> Draft:
+    """Return the draft of every message to come; what a handler schedules is none of its trace."""
+    token = current_message.set(None)
+    try:
+        return build_draft(
+            payload,
+            correlation_id=None,
+            activate_in=None,
+            activate_at=None,
+            timer_id=None,
+            timer_conflict="ignore",
+            **options,
+        )
+    finally:
+        current_message.reset(token)
 
 
 def schedule(

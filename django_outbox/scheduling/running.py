@@ -26,7 +26,7 @@ from ..store import schedules as store
 from .declaring import write_declared
 from .leadership import RENEW_EVERY, Leadership
 from .stop_token import StopToken
-from .ticking import tick
+from .ticking import tick_batch
 
 logger = logging.getLogger("django_outbox")
 
@@ -138,8 +138,8 @@ def _lead(leadership: Leadership, stop: StopToken, using: str) -> None:
 def _turn(using: str, leadership: Leadership, stop: StopToken) -> None:
     if not leadership.renew():
         raise LeadershipLost("The lease has run out, or another scheduler has taken it.")
-    tick(using, owner=leadership.owner)
-    _sleep(using, leadership, stop)
+    if not tick_batch(using, owner=leadership.owner).has_more:
+        _sleep(using, leadership, stop)
 
 
 def _sleep(using: str, leadership: Leadership, stop: StopToken) -> None:

@@ -23,10 +23,6 @@ def clock(cursor: Cursor) -> float:
     return now
 
 
-RESUME = "resume "
-"""What a trigger puts before `planned_for` when a schedule is switched on again."""
-
-
 def planned_for(spec: str, timezone: str) -> str:
     """Return what a next boundary was worked out for, as the column `tick_at` compares it."""
     return f"{spec} {timezone}"
@@ -83,13 +79,19 @@ ON CONFLICT (name) DO UPDATE SET
     END,
     declared_enabled = excluded.declared_enabled,
     source = excluded.source,
-    next_run_at = CASE
-        WHEN schedule.planned_for = excluded.planned_for
-            AND schedule.enabled
-            AND isfinite(schedule.next_run_at)
-        THEN schedule.next_run_at
-        ELSE excluded.next_run_at
-    END,
+    (next_run_at, plan_from) = (
+        SELECT version.next_run_at, version.plan_from
+        FROM (VALUES
+            (true, schedule.next_run_at, schedule.plan_from),
+            (false, excluded.next_run_at, NULL)
+        ) AS version (is_kept, next_run_at, plan_from)
+        WHERE version.is_kept = COALESCE(
+            schedule.planned_for = excluded.planned_for
+                AND schedule.enabled
+                AND isfinite(schedule.next_run_at),
+            false
+        )
+    ),
     planned_for = excluded.planned_for,
     last_error = NULL,
     retry_at = NULL,
@@ -122,6 +124,27 @@ def upsert(cursor: Cursor, plan: Plan) -> int | None:
     )
     row = cursor.fetchone()
     return None if row is None else row[0]
+
+
+class Written(NamedTuple):
+    """What was written of a schedule before."""
+
+    spec: str
+    timezone: str
+    is_withdrawn: bool
+
+
+WRITTEN = """
+SELECT name, spec, timezone, withdrawn_at IS NOT NULL
+FROM django_outbox_schedule
+WHERE name = ANY(%(names)s::text[])
+"""
+
+
+def written(cursor: Cursor, names: Sequence[str]) -> dict[str, Written]:
+    """Return what is written of these schedules, by name, as far as there are such."""
+    cursor.execute(WRITTEN, {"names": list(names)})
+    return {name: Written(*columns) for name, *columns in cursor.fetchall()}
 
 
 WITHDRAW = """
@@ -162,9 +185,9 @@ class Candidate(NamedTuple):
     max_attempts: int | None
     expires_in: float | None
     catch_up: str
-    enabled: bool
     next_run_at: float | None
     planned_for: str
+    plan_from: float | None
 
 
 # Whoever waits here for the row locks of another tick finds the boundaries advanced, since the
@@ -202,8 +225,8 @@ def lock_free(cursor: Cursor, *, now: datetime, limit: int) -> list[int]:
 READ = """
 SELECT
     id, name, spec, timezone, queue, payload, headers::text, max_attempts,
-    extract(epoch FROM expires_in)::float8, catch_up, enabled,
-    extract(epoch FROM next_run_at)::float8, planned_for
+    extract(epoch FROM expires_in)::float8, catch_up,
+    extract(epoch FROM next_run_at)::float8, planned_for, extract(epoch FROM plan_from)::float8
 FROM django_outbox_schedule
 WHERE id = ANY(%(ids)s)
 ORDER BY tick_at, id
@@ -292,6 +315,7 @@ ADVANCE = """
 UPDATE django_outbox_schedule AS schedule
 SET next_run_at = advance.next_run_at,
     planned_for = advance.planned_for,
+    plan_from = NULL,
     skipped_count = schedule.skipped_count + advance.skipped,
     last_boundary_at = COALESCE(advance.fired_boundary, schedule.last_boundary_at),
     last_run_at = CASE WHEN advance.message_id IS NULL THEN schedule.last_run_at

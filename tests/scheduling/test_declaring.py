@@ -280,6 +280,100 @@ def test_a_deploy_with_the_same_declaration_keeps_the_next_boundary() -> None:
     assert stored("tests.send_report").next_run_at == first
 
 
+def news(caplog: pytest.LogCaptureFixture) -> list[tuple[Any, ...]]:
+    """Return the level, schedule and text of what was logged about writing."""
+    return [
+        (record.levelname, vars(record)["schedule"], record.getMessage())
+        for record in caplog.records
+        if vars(record).get("event") == "schedule_written"
+    ]
+
+
+def test_a_new_schedule_is_logged_and_the_same_one_again_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    declare(payload={"to": "secret"})
+
+    with caplog.at_level(logging.DEBUG, "django_outbox"):
+        write_declared("default")
+        write_declared("default")
+
+    assert news(caplog) == [
+        (
+            "INFO",
+            "tests.send_report",
+            "The schedule 'tests.send_report' is new: '@every 1h' in UTC.",
+        )
+    ]
+
+
+def test_another_spec_is_logged_with_what_it_replaces(
+    declared: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    declare("@cron 0 3 * * * Europe/Berlin", name="bill")
+    write_declared("default")
+    forget(declared)
+    declare("@cron 0 4 * * * Asia/Tokyo", name="bill")
+
+    with caplog.at_level(logging.INFO, "django_outbox"):
+        write_declared("default")
+
+    assert [text for _, _, text in news(caplog)] == [
+        "The schedule 'bill' starts afresh, and drops what was due by "
+        "'@cron 0 3 * * * Europe/Berlin' in Europe/Berlin: '@cron 0 4 * * * Asia/Tokyo' in "
+        "Asia/Tokyo."
+    ]
+
+
+def test_another_time_zone_of_the_site_is_logged_for_a_cron_without_one(
+    caplog: pytest.LogCaptureFixture, settings: LazySettings
+) -> None:
+    options = {"spec": "@cron 0 3 * * *", "queue": "chores"}
+    settings.OUTBOX = {"SCHEDULES": {"cleaning": options}}
+    settings.TIME_ZONE = "Europe/Berlin"
+    write_declared("default")
+    settings.TIME_ZONE = "Asia/Tokyo"
+
+    with caplog.at_level(logging.INFO, "django_outbox"):
+        write_declared("default")
+
+    assert [text for _, _, text in news(caplog)] == [
+        "The schedule 'cleaning' starts afresh, and drops what was due by '@cron 0 3 * * *' in "
+        "Europe/Berlin: '@cron 0 3 * * *' in Asia/Tokyo."
+    ]
+
+
+def test_one_that_is_declared_again_is_logged(
+    declared: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    declare(name="bill")
+    write_declared("default")
+    forget(declared)
+    write_declared("default")
+    declare(name="bill")
+
+    with caplog.at_level(logging.INFO, "django_outbox"):
+        write_declared("default")
+
+    assert [text for _, _, text in news(caplog)] == [
+        "The schedule 'bill' is declared again: '@every 1h' in UTC."
+    ]
+
+
+def test_another_spec_drops_what_was_due_and_does_not_count_it(declared: dict[str, Any]) -> None:
+    declare("@every 3m", name="bill")
+    write_declared("default")
+    make_due("bill", ago=1000)
+    forget(declared)
+    declare("@every 4m", name="bill")
+
+    write_declared("default")
+    tick("default")
+
+    assert messages() == []
+    assert stored("bill").skipped_count == 0
+
+
 def test_one_that_is_no_longer_declared_is_disabled_and_marked(
     declared: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -415,3 +509,4 @@ def test_what_others_made_is_left_alone_when_code_declares_its_name(
 
     assert vars(stored()) | {"_state": None} == before
     assert "'report'" in caplog.text
+    assert news(caplog) == []

@@ -18,7 +18,7 @@ from django_outbox.models import Lease, Schedule
 from django_outbox.scheduling import leadership, running
 from django_outbox.scheduling.leadership import Leadership
 from django_outbox.scheduling.running import stand_by
-from django_outbox.scheduling.ticking import tick
+from django_outbox.scheduling.ticking import Batch, tick_batch
 from tests.contract.helpers import Together, backend_pid, wait_until_blocked
 from tests.scheduling.helpers import (
     Runner,
@@ -388,12 +388,12 @@ def test_an_error_after_the_election_does_not_leave_an_idle_leader(
     boundary = make_due()
     failures = [OperationalError("server closed the connection unexpectedly")]
 
-    def fail_once(*args: Any, **options: Any) -> int:
+    def fail_once(*args: Any, **options: Any) -> Batch:
         if failures:
             raise failures.pop()
-        return tick(*args, **options)
+        return tick_batch(*args, **options)
 
-    monkeypatch.setattr(running, "tick", fail_once)
+    monkeypatch.setattr(running, "tick_batch", fail_once)
 
     with run(standing_by):
         wait_until(messages, within=5)

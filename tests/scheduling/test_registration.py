@@ -296,6 +296,18 @@ def test_enabling_again_does_not_fire_what_passed_meanwhile(spec: str) -> None:
     assert messages() == []
 
 
+def test_a_schedule_made_in_a_handler_does_not_keep_the_trace_of_that_delivery() -> None:
+    trace = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+    outbox.publish({}, queue="orders", headers=trace)
+
+    def handle(message: outbox.Message[Any]) -> None:
+        outbox.schedule("report", "@every 1h", queue="orders", headers={"kind": "daily"})
+
+    assert outbox.run_once("orders", handle)
+
+    assert stored().headers == {"kind": "daily", "content-type": "application/json"}
+
+
 def test_a_schedule_is_rolled_back_with_its_caller() -> None:
     with transaction.atomic():
         schedule()

@@ -428,16 +428,35 @@ def test_a_row_broken_by_hand_stops_nobody_and_is_recorded(
 def test_a_schedule_that_fails_is_tried_again_a_minute_later_at_most_once() -> None:
     schedule()
     boundary = make_due()
-    break_row("report", queue="__reserved")
-    tick("default")
+    with session() as other:
+        other.execute("ALTER TABLE django_outbox_message ADD CONSTRAINT nobody CHECK (false)")
+        try:
+            assert tick("default") == 0
+        finally:
+            other.execute("ALTER TABLE django_outbox_message DROP CONSTRAINT nobody")
     failed = now()
-    break_row("report", queue="orders")
 
     assert tick("default", now=failed + timedelta(seconds=58)) == 0
     assert tick("default", now=failed + timedelta(seconds=61)) == 1
 
     assert boundaries_fired() == [boundary]
     assert stored().last_error is None
+
+
+@pytest.mark.parametrize("columns", [{"queue": "orders"}, {"spec": "@every 2h"}, {"payload": b"1"}])
+def test_a_schedule_that_failed_and_is_mended_in_the_table_is_tried_at_once(
+    columns: dict[str, Any],
+) -> None:
+    # E21
+    schedule()
+    make_due()
+    break_row("report", queue="__reserved")
+    tick("default")
+    assert stored().retry_at is not None
+
+    break_row("report", **columns)
+
+    assert stored().retry_at is None
 
 
 def test_a_schedule_that_fails_is_not_logged_at_every_tick(
@@ -499,8 +518,8 @@ def test_a_tick_that_loses_its_connection_leaves_nothing_and_the_next_one_fires(
     boundary = make_due()
     write = ticking._write
 
-    def lose_the_connection(using: str, works: Any) -> int:
-        done = write(using, works)
+    def lose_the_connection(using: str, works: Any, *, is_ours: bool) -> int:
+        done = write(using, works, is_ours=is_ours)
         with session() as other:
             other.execute("SELECT pg_terminate_backend(%s)", [backend_pid()])
         backend_pid()
@@ -579,6 +598,129 @@ def test_an_unknown_catch_up_set_by_hand_is_recorded() -> None:
     assert messages() == []
     assert "newest" in (stored().last_error or "")
     assert stored().next_run_at == boundary
+
+
+@pytest.mark.parametrize("spec", ["@every 1h", "@cron 0 * * * *"])
+def test_what_comes_after_one_is_switched_on_fires_though_the_tick_is_late(spec: str) -> None:
+    schedule(spec=spec, enabled=False)
+    Schedule.objects.update(enabled=True)
+    first = stored().next_run_at
+    assert first is not None
+
+    assert tick("default", now=first + timedelta(hours=2, seconds=1)) == 3
+
+    assert boundaries_fired() == [first, first + timedelta(hours=1), first + timedelta(hours=2)]
+    assert stored().plan_from is None
+
+
+def test_switching_on_by_scheduling_again_keeps_the_boundary_that_comes_next() -> None:
+    schedule(spec="@cron 0 * * * *", enabled=False)
+    first = schedule(spec="@cron 0 * * * *").next_run_at
+    assert first is not None
+
+    assert tick("default", now=first) == 1
+
+
+def test_a_spec_changed_in_the_table_starts_from_the_change_though_the_tick_is_late() -> None:
+    schedule(spec="@every 1d")
+    before = now()
+    Schedule.objects.update(spec="@every 1h")
+    after = now()
+
+    assert tick("default", now=after + timedelta(hours=2, minutes=30)) == 2
+
+    first = boundaries_fired()[0]
+    assert before + timedelta(hours=1) <= first <= after + timedelta(hours=1)
+
+
+def test_a_deploy_in_the_meantime_does_not_lose_what_comes_after_one_is_switched_on() -> None:
+    schedule(spec="@every 1h", enabled=False)
+    Schedule.objects.update(enabled=True)
+    first = stored().next_run_at
+    assert first is not None
+
+    schedule(spec="@every 1h")
+
+    assert tick("default", now=first) == 1
+
+
+def test_one_that_is_off_is_no_failure_whatever_it_holds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    schedule()
+    make_due()
+    break_row("report", spec="daily", enabled=False)
+
+    with caplog.at_level(logging.ERROR, "django_outbox"):
+        assert tick("default") == 0
+
+    assert caplog.text == ""
+    assert stored().last_error is None
+
+
+def test_saving_what_was_loaded_before_a_tick_fires_nothing_again() -> None:
+    loaded = schedule()
+    boundary = make_due()
+    loaded.refresh_from_db()
+    assert tick("default") == 1
+
+    loaded.catch_up = "latest"
+    loaded.save()
+
+    assert tick("default") == 0
+    assert boundaries_fired() == [boundary]
+    read = stored()
+    assert (read.catch_up, read.last_boundary_at) == ("latest", boundary)
+    assert read.last_message_id == messages()[0].pk
+
+
+def test_saving_writes_a_boundary_that_was_set_on_purpose() -> None:
+    loaded = schedule()
+    loaded.next_run_at = now() - timedelta(seconds=1)
+
+    loaded.save()
+
+    assert tick("default") == 1
+
+
+def test_saving_as_switched_on_what_was_loaded_before_fires_nothing_of_the_past() -> None:
+    schedule(spec="@every 1h")
+    Schedule.objects.update(enabled=False)
+    loaded = stored()
+    make_due(ago=5 * 3600.0)
+
+    loaded.enabled = True
+    loaded.save()
+
+    assert tick("default") == 0
+
+
+def test_a_tick_inside_a_transaction_leaves_deferred_constraints_as_they_were() -> None:
+    schedule()
+    make_due()
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TEMP TABLE parent (id int PRIMARY KEY) ON COMMIT DROP; CREATE TEMP TABLE child "
+            "(parent int REFERENCES parent DEFERRABLE INITIALLY DEFERRED) ON COMMIT DROP"
+        )
+        cursor.execute("INSERT INTO child VALUES (1)")
+
+        assert tick("default") == 1
+
+        cursor.execute("INSERT INTO child VALUES (2); INSERT INTO parent VALUES (1), (2)")
+    assert stored().last_error is None
+
+
+def test_a_transaction_that_has_worked_long_enough_leaves_the_rest_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ticking, "PATIENCE", 0.0)
+    for n in range(3):
+        schedule(f"s{n}")
+        make_due(f"s{n}")
+
+    assert ticking.tick_batch("default") == (1, True)
+    assert tick("default") == 2
 
 
 def test_one_switched_on_again_while_no_scheduler_ran_fires_nothing_of_the_past() -> None:
