@@ -42,7 +42,7 @@ class Field:
 
     def value(self, text: str) -> int:
         """Return the value that a number or a name stands for; raise `ValueError` for none."""
-        if (named := self.names.get(text.upper())) is not None:
+        if text.isascii() and (named := self.names.get(text.upper())) is not None:
             return named
         if not re.fullmatch("[0-9]{1,4}", text):
             raise ValueError(f"{text!r} is no value")

@@ -29,6 +29,8 @@ LONGEST = 255
 """Characters of a spec; its column holds no more."""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _EVERY = re.compile(r"@every ([1-9][0-9]*)([smhd])")
+_NO_ZONES = {"Factory", "localtime"}
+"""Names that some systems list among the zones, where they stand for another zone on each host."""
 _ACCEPTED = "Accepted are '@every <n><s|m|h|d>' and '@cron <five fields> [zone]'."
 
 
@@ -210,6 +212,10 @@ def _every(spec: str, count: str, unit: str) -> Every:
 
 
 def _cron(spec: str, default_zone: str) -> Cron:
+    if spec.endswith(" "):
+        raise InvalidSpec(f"{_shown(spec)} ends with a space, as if its zone had been left blank.")
+    if odd := next((text for text in spec if text != " " and text.isspace()), None):
+        raise InvalidSpec(f"{_shown(spec)} holds {odd!r}. Separate the fields with spaces.")
     parts = spec.split()[1:]
     if len(parts) not in (5, 6):
         count = "1 field" if len(parts) == 1 else f"{len(parts)} fields"
@@ -269,7 +275,7 @@ def _sixth_field(text: str) -> str:
 
 @cache
 def _zone_names() -> frozenset[str]:
-    return frozenset(zoneinfo.available_timezones())
+    return frozenset(zoneinfo.available_timezones() - _NO_ZONES)
 
 
 def _change_between(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:

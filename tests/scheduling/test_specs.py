@@ -277,9 +277,38 @@ def test_a_cron_beyond_its_fields_is_refused_and_says_which_field(spec: str, say
     assert repr(spec) in str(caught.value)
 
 
+@pytest.mark.parametrize("spec", ["@cron 0 9 * * MON ", "@cron 0 9 * * MON  ", "@cron 0 9 * * * "])
+def test_a_cron_whose_zone_is_blank_is_refused(spec: str) -> None:
+    with pytest.raises(outbox.InvalidSpec, match="ends with a space, as if its zone"):
+        read(spec)
+
+
+@pytest.mark.parametrize("space", ["\t", "\n", "\r", "\x1f", "\u00a0", "\u2028"])
+@pytest.mark.parametrize(
+    "spec", ["@cron 0 9{}* * MON", "@cron 0 9 * * MON{}", "@cron 0 9 * * MON{}UTC"]
+)
+def test_only_spaces_separate_the_fields(spec: str, space: str) -> None:
+    with pytest.raises(outbox.InvalidSpec, match="Separate the fields with spaces"):
+        read(spec.format(space))
+
+
+def test_fields_may_stand_in_columns() -> None:
+    assert read("@cron  0  9 * *   MON Asia/Tokyo") == read("@cron 0 9 * * MON Asia/Tokyo")
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"), [("0 0 * * fr\u0131", "week"), ("0 0 * \u017fep *", "month")]
+)
+def test_a_name_in_letters_of_another_script_is_refused(spec: str, field: str) -> None:
+    with pytest.raises(outbox.InvalidSpec, match=field):
+        read(f"@cron {spec}")
+
+
 @pytest.mark.parametrize(
     "zone",
     [
+        "localtime",
+        "Factory",
         "Europe/Atlantis",
         "Berlin",
         "+02:00",
