@@ -82,7 +82,7 @@ class DraftOptions:
         reserved: bool = False,
     ) -> DraftOptions:
         if not reserved:
-            names.validate_queue(queue)
+            queue = names.validate_queue(queue)
         checked = checked_headers({} if headers is None else headers)
         message = current_message.get()
         if message is not None and (trace := message.headers.get(_TRACEPARENT)):

@@ -43,7 +43,12 @@ def validate_queue(queue: str, *, kind: str = "queue") -> str:
             f"The {kind} {_shown(queue)} starts with {RESERVED_PREFIX!r}, which is kept for "
             "django_outbox itself; use another name."
         )
-    return queue
+    return plain(queue)
+
+
+def plain(text: str) -> str:
+    """Return `text` as nothing but a `str`: a member of a `(str, Enum)` formats differently."""
+    return str.__str__(text)
 
 
 def _shown(name: str) -> str:

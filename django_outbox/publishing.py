@@ -146,7 +146,7 @@ def cancel_timer(*, queue: str, timer_id: str, using: str | None = None) -> bool
 
     Part of the caller's transaction if one is open.
     """
-    names.validate_queue(queue)
+    queue = names.validate_queue(queue)
     check_timer(timer_id, "ignore")
     return storage_for(using or default_alias()).cancel_timer(queue=queue, timer_id=timer_id)
 

@@ -41,7 +41,7 @@ def run_once(
     delivered too often is buried on the way. Inside `transaction.atomic()` all of it is part of
     that transaction. The lease is not renewed unless the callable calls `message.heartbeat()`.
     """
-    names.validate_queue(queue)
+    queue = names.validate_queue(queue)
     known = registry.get(queue)
     handler = Handler(
         function=delivery,
@@ -111,7 +111,7 @@ def named(name: str, *, using: str | None = None) -> NamedOutbox:
     Raises `InvalidName` if the name is empty or over 240 characters, `ReservedName` if it starts
     with `__`.
     """
-    names.validate_queue(name, kind="outbox's name")
+    name = names.validate_queue(name, kind="outbox's name")
     if len(name) > MAX_NAME:
         raise InvalidName(f"The outbox's name has {len(name)} characters, more than {MAX_NAME}.")
     return NamedOutbox(name, using)

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings as django_settings
-from django.db import connections
+from django.db import connections, transaction
 
 from .. import names
 from ..drafts import build_draft
@@ -55,7 +55,7 @@ class Declaration:
         enabled: bool = True,
     ) -> Declaration:
         """Return the declaration; raise for the first argument that cannot be used."""
-        names.validate_queue(name, kind="schedule's name")
+        name = names.validate_queue(name, kind="schedule's name")
         timezone = django_settings.TIME_ZONE
         parsed = parse(spec, default_zone=timezone)
         if catch_up not in CATCH_UPS:
@@ -65,7 +65,7 @@ class Declaration:
         return cls(
             name=name,
             spec=parsed,
-            text=spec,
+            text=names.plain(spec),
             timezone=parsed.zone.key if isinstance(parsed, Cron) else "UTC",
             draft=_draft(
                 payload,
@@ -150,9 +150,10 @@ def schedule(
     require_postgres(alias)
     from ..models import Schedule
 
-    with connections[alias].cursor() as cursor:
+    # One transaction, so that nobody unschedules it before it is read back.
+    with transaction.atomic(using=alias, savepoint=False), connections[alias].cursor() as cursor:
         store.upsert(cursor, declaration.plan(source="api", now=clock(cursor)))
-    return Schedule.objects.using(alias).get(name=name)
+        return Schedule.objects.using(alias).get(name=declaration.name)
 
 
 def unschedule(name: str, *, using: str | None = None) -> bool:

@@ -26,7 +26,7 @@ from ..store import schedules as store
 from .declaring import write_declared
 from .leadership import RENEW_EVERY, Leadership
 from .stop_token import StopToken
-from .ticking import tick_batch
+from .ticking import tick_batch, will_pass
 
 logger = logging.getLogger("django_outbox")
 
@@ -35,6 +35,9 @@ SLICE = 1.0
 
 SHORTEST = 0.02
 """Seconds to sleep at the least: what is overdue right after a tick is locked by somebody."""
+
+HELD_UP_PAUSE = 0.2
+"""Seconds after which a tick is tried again that a lock or another transaction has held up."""
 
 IDLE_TICK = 60.0
 """Seconds after which the table is read again, come what may."""
@@ -138,7 +141,17 @@ def _lead(leadership: Leadership, stop: StopToken, using: str) -> None:
 def _turn(using: str, leadership: Leadership, stop: StopToken) -> None:
     if not leadership.renew():
         raise LeadershipLost("The lease has run out, or another scheduler has taken it.")
-    if not tick_batch(using, owner=leadership.owner).has_more:
+    try:
+        has_more = tick_batch(using, owner=leadership.owner).has_more
+    except OperationalError as error:
+        if not will_pass(error):
+            raise
+        logger.warning(
+            "A tick was held up, and is tried again: %s", error, extra={"event": "tick_held_up"}
+        )
+        stop.wait(HELD_UP_PAUSE)
+        return
+    if not has_more:
         _sleep(using, leadership, stop)
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 import zoneinfo
+from bisect import bisect_right
 from calendar import monthrange
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
@@ -55,6 +55,8 @@ class Cron:
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
+    times: tuple[int, ...]
+    """Minutes after midnight, sorted: each of the hours with each of the minutes."""
     days: frozenset[int]
     months: frozenset[int]
     weekdays: frozenset[int]
@@ -74,24 +76,36 @@ class Cron:
     def count(self, after: datetime, until: datetime) -> int:
         """Return how many boundaries are later than `after` and not later than `until`.
 
-        Whole days without a change of clocks are not walked through.
+        Only days on which the clocks change are walked through; others are counted by their times.
         """
-        first, last = (moment.astimezone(self.zone).date() for moment in (after, until))
-        day, total, walked = first + DAY, 0, after
-        while day < last:
-            start, end = self._instant(_midnight(day)), self._instant(_midnight(day + DAY))
-            if end - start == DAY and start.astimezone(self.zone).date() == day:
-                total += self._walk(walked, start - MOMENT)
-                total += len(self.hours) * len(self.minutes) * self._is_day(day)
-                walked = end - MOMENT
-            day += DAY
-        return total + self._walk(walked, until)
+        day, last = (moment.astimezone(self.zone).date() for moment in (after, until))
+        total, counted = 0, after
+        start = self._instant(_midnight(day))
+        while day <= last:
+            end = self._instant(_midnight(day + DAY))
+            if end - start == DAY and self._offset(start - MOMENT) == self._offset(end - MOMENT):
+                if counted < start - MOMENT:
+                    total += self._walk(counted, start - MOMENT)
+                    counted = start - MOMENT
+                upto = min(until, end - MOMENT)
+                if self._is_day(day):
+                    total += self._times_until(upto - start) - self._times_until(counted - start)
+                counted = upto
+            day, start = day + DAY, end
+        return total + self._walk(counted, until)
 
     def _walk(self, after: datetime, until: datetime) -> int:
         count = 0
-        while (after := self.after(after)) <= until:
+        while after < until and (after := self.after(after)) <= until:
             count += 1
         return count
+
+    def _times_until(self, since_midnight: timedelta) -> int:
+        """Return how many of a matching day's times have come so long after its midnight."""
+        return bisect_right(self.times, since_midnight // MINUTE)
+
+    def _offset(self, moment: datetime) -> timedelta | None:
+        return moment.astimezone(self.zone).utcoffset()
 
     def _next_of_rhythm(self, moment: datetime) -> datetime:
         """Step through elapsed time, as far at a time as nothing can match."""
@@ -100,11 +114,14 @@ class Cron:
             local = candidate.astimezone(self.zone)
             if not self._is_day(local.date()):
                 candidate = self._skip(local, 24 * 60 - local.hour * 60 - local.minute)
+                day = candidate.astimezone(self.zone).date()
+                if day > local.date():  # else a change of clocks is near, perhaps back a day
+                    candidate = max(candidate, self._instant(_midnight(self._next_day(day))))
             elif local.hour not in self.hours:
                 candidate = self._skip(local, 60 - local.minute)
             elif local.minute not in self.minutes:
-                following = next((m for m in self.minutes if m > local.minute), 60)
-                candidate = self._skip(local, following - local.minute)
+                minute = next((m for m in self.minutes if m > local.minute), 60)
+                candidate = self._skip(local, minute - local.minute)
             else:
                 return candidate
 
@@ -116,19 +133,16 @@ class Cron:
         return start + MINUTE if has_changed else end
 
     def _next_time_of_day(self, moment: datetime) -> datetime:
-        day = moment.astimezone(self.zone).date() - timedelta(days=1)
-        while True:
-            day = self._next_day(day)
-            for instant in self._instants_of(day):
-                if instant > moment:
-                    return instant
-            day += timedelta(days=1)
+        """Look through the days' times, which are in the order of their instants, by halves."""
+        # The day before may end in a gap, and its last times fall on this one.
+        day = self._next_day(moment.astimezone(self.zone).date() - DAY)
+        while self._instant_of(day, self.times[-1]) <= moment:
+            day = self._next_day(day + DAY)
+        found = bisect_right(self.times, moment, key=lambda time: self._instant_of(day, time))
+        return self._instant_of(day, self.times[found])
 
-    def _instants_of(self, day: date) -> Iterator[datetime]:
-        midnight = _midnight(day)
-        for hour in self.hours:
-            for minute in self.minutes:
-                yield self._instant(midnight.replace(hour=hour, minute=minute))
+    def _instant_of(self, day: date, time: int) -> datetime:
+        return self._instant(_midnight(day) + time * MINUTE)
 
     def _instant(self, wall: datetime) -> datetime:
         """Return when the zone's clocks show `wall`: the first time, or right after a gap."""
@@ -216,7 +230,7 @@ def _cron(spec: str, default_zone: str) -> Cron:
         raise InvalidSpec(f"{_shown(spec)} ends with a space, as if its zone had been left blank.")
     if odd := next((text for text in spec if text != " " and text.isspace()), None):
         raise InvalidSpec(f"{_shown(spec)} holds {odd!r}. Separate the fields with spaces.")
-    parts = spec.split()[1:]
+    parts = re.split(" +", spec)[1:]
     if len(parts) not in (5, 6):
         count = "1 field" if len(parts) == 1 else f"{len(parts)} fields"
         raise InvalidSpec(
@@ -238,6 +252,7 @@ def _cron(spec: str, default_zone: str) -> Cron:
     cron = Cron(
         minutes=tuple(sorted(minutes)),
         hours=tuple(sorted(hours)),
+        times=tuple(sorted(hour * 60 + minute for hour in hours for minute in minutes)),
         days=frozenset(days),
         months=frozenset(months),
         weekdays=frozenset(day % 7 for day in weekdays),

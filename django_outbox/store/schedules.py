@@ -180,7 +180,7 @@ class Candidate(NamedTuple):
     spec: str
     timezone: str
     queue: str
-    body: bytes
+    payload_size: int
     headers: str
     max_attempts: int | None
     expires_in: float | None
@@ -224,7 +224,7 @@ def lock_free(cursor: Cursor, *, now: datetime, limit: int) -> list[int]:
 
 READ = """
 SELECT
-    id, name, spec, timezone, queue, payload, headers::text, max_attempts,
+    id, name, spec, timezone, queue, octet_length(payload), headers::text, max_attempts,
     extract(epoch FROM expires_in)::float8, catch_up,
     extract(epoch FROM next_run_at)::float8, planned_for, extract(epoch FROM plan_from)::float8
 FROM django_outbox_schedule
@@ -240,27 +240,28 @@ def read(cursor: Cursor, ids: Sequence[int]) -> list[Candidate]:
 
 
 class Fire(NamedTuple):
-    """A message to insert for one boundary of a schedule."""
+    """A boundary of a schedule to insert a message for, as text for its header."""
 
     schedule_id: int
-    queue: str
-    body: bytes
-    headers: str
-    max_attempts: int | None
-    expires_in: float | None
+    boundary: str
 
 
+# What a message gets is taken from its schedule here, where it is locked: 64 boundaries of a large
+# payload would otherwise have to be sent 64 times.
 FIRE = """
 WITH stored AS (
     INSERT INTO django_outbox_message
         (queue, payload, headers, max_attempts, next_attempt_at, expires_at)
     SELECT
-        fire.queue, fire.body, fire.headers::jsonb, fire.max_attempts, clock.now,
-        clock.now + fire.expires_in * interval '1 second'
-    FROM unnest(
-        %(queues)s::text[], %(bodies)s::bytea[], %(headers)s::text[], %(max_attempts)s::int[],
-        %(expires_in)s::float8[]
-    ) WITH ORDINALITY AS fire (queue, body, headers, max_attempts, expires_in, position)
+        schedule.queue, schedule.payload,
+        schedule.headers || jsonb_build_object(
+            'schedule', schedule.name, 'boundary', fire.boundary
+        ),
+        schedule.max_attempts, clock.now,
+        clock.now + extract(epoch FROM schedule.expires_in)::float8 * interval '1 second'
+    FROM unnest(%(ids)s::bigint[], %(boundaries)s::text[])
+        WITH ORDINALITY AS fire (schedule_id, boundary, position)
+    JOIN django_outbox_schedule AS schedule ON schedule.id = fire.schedule_id
     CROSS JOIN (SELECT clock_timestamp() AS now) AS clock
     ORDER BY fire.position
     RETURNING id, queue
@@ -279,11 +280,8 @@ def fire(cursor: Cursor, fires: Sequence[Fire], *, notify: bool) -> list[int]:
     cursor.execute(
         FIRE,
         {
-            "queues": [one.queue for one in fires],
-            "bodies": [one.body for one in fires],
-            "headers": [one.headers for one in fires],
-            "max_attempts": [one.max_attempts for one in fires],
-            "expires_in": [one.expires_in for one in fires],
+            "ids": [one.schedule_id for one in fires],
+            "boundaries": [one.boundary for one in fires],
             "notify": notify,
         },
     )
@@ -404,10 +402,12 @@ def standings(cursor: Cursor) -> list[Standing]:
 BOUND_WAITS = """
 SELECT
     set_config('idle_in_transaction_session_timeout', %(idle)s, true),
-    set_config('lock_timeout', %(lock)s, true)
+    set_config('lock_timeout', %(lock)s, true),
+    set_config('statement_timeout', %(statement)s, true)
 """
 
 
-def bound_waits(cursor: Cursor, *, idle: float, lock: float) -> None:
-    """Have the server end this transaction after `idle` seconds of silence or `lock` of waiting."""
-    cursor.execute(BOUND_WAITS, {"idle": f"{int(idle * 1000)}", "lock": f"{int(lock * 1000)}"})
+def bound_waits(cursor: Cursor, *, idle: float, lock: float, statement: float) -> None:
+    """Have the server give up after so many seconds: of silence, for a lock, in a statement."""
+    waits = {"idle": idle, "lock": lock, "statement": statement}
+    cursor.execute(BOUND_WAITS, {name: f"{int(seconds * 1000)}" for name, seconds in waits.items()})

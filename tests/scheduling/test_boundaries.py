@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_outbox.scheduling.boundaries import CatchUp, Due, due
-from django_outbox.scheduling.specs import Spec, parse
+from django_outbox.scheduling.specs import Cron, Spec, parse
 
 START = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 POLICIES: list[CatchUp] = ["all", "latest", "skip"]
@@ -179,6 +179,45 @@ def test_the_minutes_of_a_month_are_all_counted(catch_up: CatchUp) -> None:
 
     assert len(done.fire) + done.skipped == 30 * 24 * 60 + 1
     assert done.next_run_at == START + timedelta(days=30, minutes=1)
+
+
+@pytest.mark.parametrize("spec", ["@cron 0-59 0-23 * * *", "@cron 59 0-23 * * *"])
+def test_a_time_of_day_is_found_without_trying_all_of_its_day(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[datetime] = []
+    instant = Cron._instant
+
+    def note(cron: Cron, wall: datetime) -> datetime:
+        tried.append(wall)
+        return instant(cron, wall)
+
+    monkeypatch.setattr(Cron, "_instant", note)
+
+    assert read(spec).after(START + minutes(58.5)) == START + minutes(59)
+
+    assert len(tried) < 20
+
+
+@pytest.mark.parametrize("fields", ["* * 29 2 *", "* * 29 2 */6", "0 0 29 2 */6"])
+def test_a_leap_day_that_was_missed_is_counted_and_the_next_one_found(fields: str) -> None:
+    spec = parse(f"@cron {fields}", default_zone="America/New_York")
+    first = spec.first(datetime(2048, 1, 1, tzinfo=UTC))
+    assert (first.year, first.month) == (2048, 2)
+
+    found = due(spec, next_run_at=first, now=first + timedelta(days=300), catch_up="skip")
+
+    assert found.skipped == (1440 if fields.startswith("*") else 1)
+    assert found.next_run_at.year == (2052 if "/" not in fields else 2060)
+
+
+def test_the_boundary_that_stands_for_a_skipped_day_is_counted() -> None:
+    # Apia has no 30 December 2011.
+    spec = parse("@cron 8,19 22,23,4 * * * Pacific/Apia", default_zone="UTC")
+    assert isinstance(spec, Cron)
+    start = datetime(2011, 12, 30, 2, 43, 30, tzinfo=UTC)
+
+    assert spec.count(start, start + timedelta(days=3)) == 19
 
 
 def test_every_keeps_its_own_seconds_when_it_skips_forward() -> None:

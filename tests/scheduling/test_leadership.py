@@ -128,6 +128,25 @@ def test_a_runner_writes_what_is_declared_also_when_it_is_refused(settings: Lazy
     assert (stored("nightly").queue, stored("nightly").source) == ("reports", "code")
 
 
+def test_a_leader_goes_on_leading_while_a_lock_holds_up_its_ticks(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    schedule()
+    boundary = make_due()
+    with session() as other:
+        other.execute("BEGIN")
+        other.execute("LOCK TABLE django_outbox_message IN SHARE MODE")
+        with caplog.at_level("WARNING", "django_outbox"), run():
+            owner = wait_for_a_leader().owner
+            wait_until(lambda: "held up" in caplog.text)
+            other.execute("ROLLBACK")
+            wait_until(messages)
+
+            assert wait_for_a_leader().owner == owner
+
+    assert boundaries_fired() == [boundary]
+
+
 @pytest.mark.usefixtures("attentive")
 def test_a_second_runner_is_refused_and_the_first_goes_on() -> None:
     schedule()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
+from enum import Enum
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from django.db import connection, transaction
 from django_outbox import outbox
 from django_outbox.models import Schedule
 from django_outbox.scheduling.ticking import tick
-from tests.contract.helpers import without_sql
+from tests.contract.helpers import Together, without_sql
 from tests.scheduling.helpers import (
     boundaries_fired,
     committed,
@@ -294,6 +296,32 @@ def test_enabling_again_does_not_fire_what_passed_meanwhile(spec: str) -> None:
     assert read.skipped_count == 0
     tick("default")
     assert messages() == []
+
+
+class Spec(str, Enum):  # noqa: UP042 - of the old kind, which formats as its member's name
+    HOURLY = "@every 1h"
+
+
+def test_a_spec_that_is_a_member_of_an_enum_keeps_its_boundary() -> None:
+    first = schedule(spec=Spec.HOURLY).next_run_at
+
+    assert schedule(spec=Spec.HOURLY).next_run_at == first
+    assert first is not None
+    assert tick("default", now=first) == 1
+
+
+@committed
+def test_a_schedule_may_be_unscheduled_by_somebody_else_while_it_is_made(
+    together: Together,
+) -> None:
+    def make_and_remove(n: int) -> None:
+        for _ in range(30):
+            if n % 2:
+                assert schedule().name == "report"
+            else:
+                outbox.unschedule("report")
+
+    together.run([partial(make_and_remove, n) for n in range(4)])
 
 
 def test_a_schedule_made_in_a_handler_does_not_keep_the_trace_of_that_delivery() -> None:

@@ -10,6 +10,8 @@ import pytest
 from django.conf import LazySettings
 from django.db import OperationalError, connection, transaction
 from django.db.backends.utils import CursorWrapper
+from django.db.models import Sum
+from django.db.models.functions import Length
 
 from django_outbox import handlers, outbox
 from django_outbox.models import Lease, OutboxMessage, Schedule
@@ -301,6 +303,57 @@ def test_a_row_that_somebody_has_locked_holds_up_none_of_the_others(together: To
     assert [message.headers["schedule"] for message in messages()] == ["other"]
     assert tick("default") == 1
     assert boundaries_fired("edited") == [boundary]
+
+
+def test_a_lock_on_the_messages_is_the_fault_of_no_schedule() -> None:
+    # E35
+    for n in range(3):
+        schedule(f"s{n}", catch_up="skip")
+        make_due(f"s{n}")
+    with session() as other:
+        other.execute("BEGIN")
+        other.execute("LOCK TABLE django_outbox_message IN SHARE MODE")
+
+        with pytest.raises(OperationalError) as caught:
+            tick("default")
+
+        assert ticking.will_pass(caught.value)
+        other.execute("ROLLBACK")
+    assert {s.last_error for s in Schedule.objects.all()} == {None}
+    assert tick("default") == 3
+
+
+def test_a_row_that_is_locked_holds_up_none_of_the_others_where_statements_must_be_short(
+    together: Together,
+) -> None:
+    schedule("edited")
+    schedule("other")
+    make_due("edited")
+    make_due("other")
+
+    def tick_in_a_hurry() -> int:
+        with connection.cursor() as cursor:
+            cursor.execute("SET statement_timeout = 300")
+        return tick("default")
+
+    with transaction.atomic():
+        Schedule.objects.select_for_update().get(name="edited")
+        assert together.start(tick_in_a_hurry).result(PATIENCE) == 1
+
+    assert [message.headers["schedule"] for message in messages()] == ["other"]
+
+
+def test_many_fires_of_a_large_payload_are_shared_out_among_transactions() -> None:
+    for n in range(3):
+        schedule(f"s{n}", "@every 1m", payload=b"x" * 1024 * 1024)
+        make_due(f"s{n}", ago=2 * 3600.0)
+
+    batches = [ticking.tick_batch("default") for _ in range(3)]
+
+    assert batches == [(64, True), (64, True), (64, False)]
+    assert OutboxMessage.objects.aggregate(total=Sum(Length("payload"))) == {
+        "total": 3 * 64 * 1024 * 1024
+    }
 
 
 @pytest.mark.parametrize(("owner", "ttl"), [("another", 60.0), ("me", -0.001)])
@@ -714,7 +767,7 @@ def test_a_tick_inside_a_transaction_leaves_deferred_constraints_as_they_were() 
 def test_a_transaction_that_has_worked_long_enough_leaves_the_rest_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ticking, "PATIENCE", 0.0)
+    monkeypatch.setattr(ticking, "BATCH_SECONDS", 0.0)
     for n in range(3):
         schedule(f"s{n}")
         make_due(f"s{n}")
