@@ -119,7 +119,9 @@ def write_declared(using: str) -> None:
                 written.append(declaration)
                 continue
             logger.warning(
-                "The schedule %r is declared in code, but made by somebody else; it is theirs.",
+                "The schedule %r is declared in code, which is ignored: its row was made by "
+                "outbox.schedule() or by hand. outbox.unschedule(%r) and a restart give it back.",
+                declaration.name,
                 declaration.name,
                 extra={"event": "schedule_taken", "schedule": declaration.name},
             )

@@ -502,5 +502,5 @@ def test_what_others_made_is_left_alone_when_code_declares_its_name(
         write_declared("default")
 
     assert vars(stored()) | {"_state": None} == before
-    assert "'report'" in caplog.text
+    assert "outbox.unschedule('report') and a restart give it back" in caplog.text
     assert news(caplog) == []

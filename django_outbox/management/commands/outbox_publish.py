@@ -114,7 +114,8 @@ class Command(OutboxCommand):
                 f"Interrupted. {_what_is_stored(committed)}", returncode=130
             ) from None
         progress.clear()
-        self.stdout.write(_summary(progress))
+        if options["verbosity"] > 0:
+            self.stdout.write(_summary(progress))
 
 
 class Progress:

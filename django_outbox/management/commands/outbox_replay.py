@@ -76,7 +76,8 @@ class Command(OutboxCommand):
             result += batch
             if self.stderr.isatty() and options["verbosity"] > 0:
                 self.stderr.write(f"\r{result.replayed:,} replayed", ending="")
-        self.stdout.write(_summary(result))
+        if options["verbosity"] > 0:
+            self.stdout.write(_summary(result))
 
 
 def _chosen(options: dict[str, Any]) -> Q:

@@ -35,11 +35,14 @@ class Command(OutboxCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         log_to_stderr(options["verbosity"])
         stop = StopToken()
-        _stop_on_signals(stop)
+        if not options["once"]:
+            _stop_on_signals(stop)
         alias = self.ready_database(options["database"])
         declared = check_schedules()
         if options["once"]:
-            self._once(alias)
+            published = self._once(alias)
+            if options["verbosity"] > 0:
+                self.stdout.write(f"Published {published:,} message(s).")
             return
         if options["verbosity"] > 0:
             self.stderr.write(
@@ -50,13 +53,12 @@ class Command(OutboxCommand):
         finally:
             connections[alias].close()
 
-    def _once(self, alias: str) -> None:
+    def _once(self, alias: str) -> int:
         try:
             write_declared(alias)
-            published = tick(alias)
+            return tick(alias)
         except DatabaseError as error:
             raise CommandError(f"The database refused a statement: {error}") from error
-        self.stdout.write(f"Published {published:,} message(s).")
 
 
 def _stop_on_signals(stop: StopToken) -> None:
