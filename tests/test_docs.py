@@ -287,11 +287,15 @@ def test_every_page_is_linked_where_it_says() -> None:
 # Samples run.
 
 
+SHOP = ("models", "services", "devices", "outbox_handlers")
+"""The modules of the samples' app."""
+
+
 class Samples:
     """A place to run samples in: an app `shop` that has whatever is imported from it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("shop", "shop.models", "shop.services", "shop.devices"):
+        for name in ("shop", *(f"shop.{n}" for n in SHOP)):
             module: Any = ModuleType(name)
             module.__getattr__ = lambda _: MagicMock()
             module.__path__ = []
