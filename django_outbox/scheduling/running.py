@@ -33,11 +33,11 @@ logger = logging.getLogger("django_outbox")
 SLICE = 1.0
 """Seconds after which a sleep looks for new and changed schedules."""
 
-SHORTEST = 0.02
-"""Seconds to sleep at the least: what is overdue right after a tick is locked by somebody."""
-
 HELD_UP_PAUSE = 0.2
 """Seconds after which a tick is tried again that a lock or another transaction has held up."""
+
+JUST_DUE = 0.05
+"""Seconds: what is overdue for longer right after a tick was locked by somebody."""
 
 IDLE_TICK = 60.0
 """Seconds after which the table is read again, come what may."""
@@ -53,12 +53,13 @@ def run_schedules(stop: StopToken, *, using: str | None = None) -> None:
     leadership = Leadership(alias)
     with _database_loss_is_lost_leadership(alias):
         write_declared(alias)
-        _lead(leadership, stop, alias)
+        _lead(leadership, stop, alias, _Outage())
 
 
 def stand_by(stop: StopToken, *, using: str) -> None:
     """Write the declared schedules, then lead whenever nobody else does, until `stop`."""
     has_declared = has_said = False
+    outage = _Outage()
     leadership = Leadership(using)  # one for all turns: what a broken connection left is our own
     while not stop.stopped:
         try:
@@ -67,6 +68,7 @@ def stand_by(stop: StopToken, *, using: str) -> None:
                 has_declared = True
             wait = min(leadership.seconds_of_others(), SLICE)
             if wait > 0:
+                outage.end()
                 if not has_said:
                     _say_standing_by("another scheduler leads.")
                     has_said = True
@@ -74,17 +76,17 @@ def stand_by(stop: StopToken, *, using: str) -> None:
                 continue
             has_said = False
             with _database_loss_is_lost_leadership(using):
-                _lead(leadership, stop, using)
+                _lead(leadership, stop, using, outage)
         except LeadershipLost as lost:
-            _say_standing_by(lost)
-            has_said = True
+            if lost.__cause__ is not None:
+                outage.begin(lost.__cause__)
+            else:
+                _say_standing_by(lost)
+                has_said = True
             stop.wait(0.1)
         except DatabaseError as error:
-            logger.warning(
-                "The database does not answer, standing by: %s",
-                error,
-                extra={"event": "database_away"},
-            )
+            has_said = False
+            outage.begin(error)
             with suppress(DatabaseError):
                 connections[using].close()
             stop.wait(SLICE)
@@ -112,8 +114,6 @@ def scheduler_thread(using: str) -> Iterator[None]:
 def _stand_by_in_thread(stop: StopToken, using: str) -> None:
     try:
         stand_by(stop, using=using)
-    except Exception:
-        logger.exception("The scheduler has ended", extra={"event": "scheduler_ended"})
     finally:
         connections[using].close()
 
@@ -127,9 +127,10 @@ def _database_loss_is_lost_leadership(using: str) -> Iterator[None]:
         raise LeadershipLost(f"The database does not answer: {error}") from error
 
 
-def _lead(leadership: Leadership, stop: StopToken, using: str) -> None:
+def _lead(leadership: Leadership, stop: StopToken, using: str, outage: _Outage) -> None:
     if not leadership.acquire():
         raise LeadershipLost("Another scheduler leads.")
+    outage.end()
     logger.info("Leading as %s", leadership.owner, extra={"event": "leading"})
     try:
         while not stop.stopped:
@@ -161,9 +162,8 @@ def _sleep(using: str, leadership: Leadership, stop: StopToken) -> None:
     until, next_renewal = now + IDLE_TICK, now + RENEW_EVERY
     while not stop.stopped:
         with connections[using].cursor() as cursor:
-            seconds = store.soonest(cursor)
+            due_in = _due_in(*store.soonest(cursor))
         left = until - time.monotonic()
-        due_in = left if seconds is None else max(seconds, SHORTEST)
         if left <= 0 or stop.wait(min(SLICE, left, due_in)) or due_in <= SLICE:
             return
         if time.monotonic() >= next_renewal:
@@ -171,10 +171,41 @@ def _sleep(using: str, leadership: Leadership, stop: StopToken) -> None:
             next_renewal = time.monotonic() + RENEW_EVERY
 
 
+def _due_in(first: float | None, following: float | None) -> float:
+    """Return the seconds until there is something to do, from what `soonest` returns."""
+    due_in = IDLE_TICK if following is None else following
+    if first is None or first > 0:
+        return due_in
+    return 0.0 if first > -JUST_DUE else min(due_in, HELD_UP_PAUSE, SLICE)
+
+
 def _give_up(leadership: Leadership) -> None:
     with suppress(DatabaseError):
-        leadership.release()
-        logger.info("Gave the lead up", extra={"event": "lead_given_up"})
+        if leadership.release():
+            logger.info("Gave the lead up", extra={"event": "lead_given_up"})
+
+
+class _Outage:
+    """Says once that the database is away, and once that it is back."""
+
+    def __init__(self) -> None:
+        self._lasts = False
+
+    def begin(self, error: BaseException) -> None:
+        if not self._lasts:
+            logger.warning(
+                "The database does not answer the scheduler, which tries again until it does: %s",
+                error,
+                extra={"event": "database_away"},
+            )
+        self._lasts = True
+
+    def end(self) -> None:
+        if self._lasts:
+            logger.warning(
+                "The database answers the scheduler again", extra={"event": "database_back"}
+            )
+        self._lasts = False
 
 
 def _say_standing_by(why: object) -> None:

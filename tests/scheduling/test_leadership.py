@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import statistics
 import threading
@@ -421,17 +422,46 @@ def test_an_error_after_the_election_does_not_leave_an_idle_leader(
     assert failures == []
 
 
-@pytest.mark.usefixtures("attentive")
-def test_a_leader_whose_database_session_ends_gives_up_with_leadership_lost() -> None:
-    runner = Runner(outbox.run_schedules)
-    wait_for_a_leader()
-
+def cut_other_sessions() -> None:
+    """End all sessions of the database but the test's own."""
     with session() as other:
         other.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid NOT IN"
             " (pg_backend_pid(), %s) AND datname = current_database()",
             [backend_pid()],
         )
+
+
+@pytest.mark.usefixtures("attentive")
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_scheduler_whose_session_ends_warns_once_and_says_when_the_database_is_back(
+    leads: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    if not leads:
+        hold_lease()
+    with caplog.at_level(logging.INFO, "django_outbox"), run(standing_by):
+        wait_until(lambda: events(caplog) == ["leading" if leads else "standing_by"])
+        caplog.clear()
+
+        cut_other_sessions()
+
+        wait_until(lambda: len(events(caplog)) == 3, within=5)
+        assert events(caplog)[:2] == ["database_away", "database_back"]
+        assert events(caplog)[2] == ("leading" if leads else "standing_by")
+        levels = [record.levelname for record in caplog.records]
+        assert levels == ["WARNING", "WARNING", "INFO"]
+
+
+def events(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [vars(record)["event"] for record in caplog.records]
+
+
+@pytest.mark.usefixtures("attentive")
+def test_a_leader_whose_database_session_ends_gives_up_with_leadership_lost() -> None:
+    runner = Runner(outbox.run_schedules)
+    wait_for_a_leader()
+
+    cut_other_sessions()
 
     assert isinstance(runner.join(), outbox.LeadershipLost)
 
