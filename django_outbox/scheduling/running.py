@@ -33,11 +33,11 @@ logger = logging.getLogger("django_outbox")
 SLICE = 1.0
 """Seconds after which a sleep looks for new and changed schedules."""
 
+SHORTEST = 0.02
+"""Seconds to sleep at the least: what is overdue right after a tick is locked by somebody."""
+
 HELD_UP_PAUSE = 0.2
 """Seconds after which a tick is tried again that a lock or another transaction has held up."""
-
-JUST_DUE = 0.05
-"""Seconds: what is overdue for longer right after a tick was locked by somebody."""
 
 IDLE_TICK = 60.0
 """Seconds after which the table is read again, come what may."""
@@ -114,6 +114,8 @@ def scheduler_thread(using: str) -> Iterator[None]:
 def _stand_by_in_thread(stop: StopToken, using: str) -> None:
     try:
         stand_by(stop, using=using)
+    except Exception:
+        logger.exception("The scheduler has ended", extra={"event": "scheduler_ended"})
     finally:
         connections[using].close()
 
@@ -162,8 +164,9 @@ def _sleep(using: str, leadership: Leadership, stop: StopToken) -> None:
     until, next_renewal = now + IDLE_TICK, now + RENEW_EVERY
     while not stop.stopped:
         with connections[using].cursor() as cursor:
-            due_in = _due_in(*store.soonest(cursor))
+            seconds = store.soonest(cursor)
         left = until - time.monotonic()
+        due_in = left if seconds is None else max(seconds, SHORTEST)
         if left <= 0 or stop.wait(min(SLICE, left, due_in)) or due_in <= SLICE:
             return
         if time.monotonic() >= next_renewal:
@@ -171,18 +174,10 @@ def _sleep(using: str, leadership: Leadership, stop: StopToken) -> None:
             next_renewal = time.monotonic() + RENEW_EVERY
 
 
-def _due_in(first: float | None, following: float | None) -> float:
-    """Return the seconds until there is something to do, from what `soonest` returns."""
-    due_in = IDLE_TICK if following is None else following
-    if first is None or first > 0:
-        return due_in
-    return 0.0 if first > -JUST_DUE else min(due_in, HELD_UP_PAUSE, SLICE)
-
-
 def _give_up(leadership: Leadership) -> None:
     with suppress(DatabaseError):
-        if leadership.release():
-            logger.info("Gave the lead up", extra={"event": "lead_given_up"})
+        leadership.release()
+        logger.info("Gave the lead up", extra={"event": "lead_given_up"})
 
 
 class _Outage:
