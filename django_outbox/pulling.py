@@ -117,7 +117,18 @@ def named(name: str, *, using: str | None = None) -> NamedOutbox:
     return NamedOutbox(name, using)
 
 
+def _check_types(delivery: object, worker_id: object) -> None:
+    if not callable(delivery):
+        raise TypeError(
+            "delivery must be a callable that takes the message, such as a function; it is of type "
+            f"{type(delivery).__name__}."
+        )
+    if worker_id is not None and not isinstance(worker_id, str):
+        raise TypeError(f"worker_id must be a str; it is of type {type(worker_id).__name__}.")
+
+
 def _pull(handler: Handler, worker_id: str | None, using: str | None) -> bool:
+    _check_types(handler.function, worker_id)
     if worker_id is None:
         worker_id = f"{socket.gethostname()}:{os.getpid()}"
     elif flaw := names.flaw_in_name(worker_id):

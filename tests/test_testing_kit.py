@@ -577,6 +577,23 @@ def test_assert_published_fails_for_what_is_not(queue: str, expected: dict[str, 
         assert_published(queue, **expected)
 
 
+def test_assert_published_says_what_was_looked_for_and_what_is_there() -> None:
+    publish({"n": 1})
+    [message] = published("orders")
+    there = f"There are:\n  {{'n': 1}} headers={message.headers!r}"
+
+    with pytest.raises(AssertionError) as caught:
+        assert_published("orders", payload={"n": 2}, headers={"tenant": "acme"}, timer_id=None)
+
+    assert str(caught.value) == (
+        "0 live message(s) of 'orders' match payload={'n': 2} headers={'tenant': 'acme'} "
+        f"timer_id=None, and not 1. {there}"
+    )
+    with pytest.raises(AssertionError) as caught:
+        assert_published("orders", count=2)
+    assert str(caught.value) == f"1 live message(s) of 'orders' match, and not 2. {there}"
+
+
 def test_assert_published_tells_a_timer_from_a_plain_message() -> None:
     publish("plain")
 

@@ -104,8 +104,14 @@ def assert_published(
     if len(matching) == count:
         return
     listing = "".join(f"\n  {_describe(message)}" for message in there) or " none at all"
+    wanted = "".join(
+        f" {name}={value!r}"
+        for name, value in (("payload", payload), ("headers", headers), ("timer_id", timer_id))
+        if value is not _ANY and (name, value) != ("headers", None)
+    )
     raise AssertionError(
-        f"{len(matching)} live message(s) of {queue!r} match, and not {count}. There are:{listing}"
+        f"{len(matching)} live message(s) of {queue!r} match{wanted}, and not {count}. "
+        f"There are:{listing}"
     )
 
 

@@ -102,6 +102,23 @@ def test_the_backing_queue_is_reached_by_nothing_else() -> None:
             reach()
 
 
+@pytest.mark.parametrize(
+    ("delivery", "worker_id", "says"),
+    [
+        (5, None, "delivery must be a callable that takes the message.* of type int"),
+        (None, "puller", "delivery must be a callable that takes the message.* of type NoneType"),
+        (fail, 5, "worker_id must be a str; it is of type int"),
+    ],
+)
+def test_what_cannot_deliver_is_refused_though_nothing_is_due(
+    delivery: Any, worker_id: Any, says: str
+) -> None:
+    with pytest.raises(TypeError, match=says):
+        outbox.run_once("orders", delivery, worker_id=worker_id)
+    with pytest.raises(TypeError, match=says):
+        outbox.named("mail").run_once(worker_id, delivery)
+
+
 @pytest.mark.parametrize("name", ["", "x" * 241, "a\x00b"])
 def test_a_name_that_cannot_be_stored_is_refused(name: str) -> None:
     with pytest.raises(outbox.InvalidName):
