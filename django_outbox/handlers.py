@@ -53,6 +53,7 @@ class Handler:
     queues: tuple[str, ...]
     retry: retries.RetryStrategy = retries.DEFAULT
     max_deliveries: int = MAX_DELIVERIES
+    own_attempts_win: bool = False
     atomic: bool = False
     lease_ttl: float = LEASE_TTL
     timeout: float | None = None
@@ -62,6 +63,11 @@ class Handler:
     def name(self) -> str:
         """The handler's dotted name, for people."""
         return name_of(self.function)
+
+    def most_deliveries(self, max_attempts: int | None) -> int:
+        """Return how often a message with this `max_attempts` of its own may be delivered."""
+        own = max_attempts if self.own_attempts_win else None
+        return max(self.max_deliveries, own or 0)
 
     @property
     def is_async(self) -> bool:

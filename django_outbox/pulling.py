@@ -100,7 +100,11 @@ class NamedOutbox:
     def run_once(self, worker_id: str, delivery: Delivery) -> bool:
         """Deliver one message with the callable, as `outbox.run_once` does."""
         handler = Handler(
-            function=delivery, queues=(self.queue,), retry=NAMED_RETRY, lease_ttl=NAMED_LEASE
+            function=delivery,
+            queues=(self.queue,),
+            retry=NAMED_RETRY,
+            own_attempts_win=True,
+            lease_ttl=NAMED_LEASE,
         )
         return _pull(handler, worker_id, self.using)
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections, transaction
+from django.db import OperationalError
 
 from ..conf import settings
 from ..errors import OutboxError
@@ -25,6 +25,7 @@ from ..store.schedules import Written
 from .boundaries import CatchUp
 from .clocks import clock
 from .registration import Declaration
+from .transactions import bounded, will_pass
 
 logger = logging.getLogger("django_outbox")
 
@@ -107,23 +108,53 @@ def declarations() -> dict[str, Declaration]:
     return found
 
 
+class Declaring:
+    """Writes what is declared to one database, once."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._is_done = self._has_said = False
+
+    def write(self) -> None:
+        """Write what is declared, unless that has been done or somebody has it locked."""
+        if self._is_done:
+            return
+        try:
+            write_declared(self._using)
+        except OperationalError as error:
+            if not will_pass(error):
+                raise
+            if not self._has_said:
+                logger.warning(
+                    "The declared schedules could not be written yet, and stand as they were: %s",
+                    error,
+                    extra={"event": "declarations_held_up"},
+                )
+            self._has_said = True
+        else:
+            self._is_done = True
+
+
 def write_declared(using: str) -> None:
     """Write what is declared to the table, and withdraw what is not any more."""
     declared = declarations()
     written: list[Declaration] = []
-    with transaction.atomic(using=using), connections[using].cursor() as cursor:
+    with bounded(using) as (cursor, _):
+        store.be_the_one_writer(cursor)
         now = clock(cursor)
         before = store.written(cursor, list(declared))
-        for _, declaration in sorted(declared.items()):  # in one order, against deadlocks
+        for name, declaration in sorted(declared.items()):  # in one order, against deadlocks
+            if (was := before.get(name)) is not None and declaration.is_written_as(was):
+                continue
             if store.upsert(cursor, declaration.plan(source="code", now=now)) is not None:
                 written.append(declaration)
                 continue
             logger.warning(
                 "The schedule %r is declared in code, which is ignored: its row was made by "
                 "outbox.schedule() or by hand. outbox.unschedule(%r) and a restart give it back.",
-                declaration.name,
-                declaration.name,
-                extra={"event": "schedule_taken", "schedule": declaration.name},
+                name,
+                name,
+                extra={"event": "schedule_taken", "schedule": name},
             )
         for name in store.withdraw(cursor, list(declared)):
             logger.warning(
@@ -140,7 +171,7 @@ def _log_news(declaration: Declaration, before: Written | None) -> None:
         news = "is new"
     elif before.is_withdrawn:
         news = "is declared again"
-    elif before[:2] != (declaration.text, declaration.timezone):
+    elif (before.spec, before.timezone) != (declaration.text, declaration.timezone):
         news = f"starts afresh, and drops what was due by {before.spec!r} in {before.timezone}"
     else:
         return

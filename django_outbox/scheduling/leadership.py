@@ -38,10 +38,10 @@ class Leadership:
         with connections[self._using].cursor() as cursor:
             return store.renew(cursor, name=NAME, owner=self.owner, ttl=TTL)
 
-    def release(self) -> None:
-        """Give the lease up, for a stand-by to take at once."""
+    def release(self) -> bool:
+        """Give the lease up, for a stand-by to take at once; False if it was not held any more."""
         with connections[self._using].cursor() as cursor:
-            store.release(cursor, name=NAME, owner=self.owner)
+            return store.release(cursor, name=NAME, owner=self.owner)
 
     def seconds_of_others(self) -> float:
         """Return for how many seconds another runner leads still, 0 if none does."""

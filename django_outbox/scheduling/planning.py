@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import cast
 
 from .. import names
-from ..drafts import checked_lifetime, checked_max_attempts
+from ..drafts import MAX_ATTEMPTS, checked_lifetime, checked_max_attempts
+from ..handlers import registry
 from ..messages import parse_headers
 from ..store.schedules import Advance, Candidate, Fire, planned_for
 from .boundaries import CATCH_UPS, CatchUp, due, in_step
@@ -37,9 +38,9 @@ class Work:
     @property
     def fires(self) -> list[Fire]:
         """The messages to insert, oldest boundary first."""
+        id_, default = self.candidate.id, _default_attempts(self.candidate.queue)
         return [
-            Fire(self.candidate.id, boundary.astimezone(UTC).isoformat())
-            for boundary in self.boundaries
+            Fire(id_, boundary.astimezone(UTC).isoformat(), default) for boundary in self.boundaries
         ]
 
     def advance(self, message_ids: Sequence[int]) -> Advance:
@@ -82,3 +83,10 @@ def _next_boundary(candidate: Candidate, spec: Spec, now: datetime) -> datetime:
         return spec.first(start)
     next_run_at = as_utc(candidate.next_run_at)
     return next_run_at if candidate.plan_from is None else in_step(spec, next_run_at, start)
+
+
+def _default_attempts(queue: str) -> int | None:
+    """Return how often the queue's handler tries, None if it does not say or is not known here."""
+    handler = registry.get(queue)
+    attempts = None if handler is None else getattr(handler.retry, "max_attempts", None)
+    return attempts if isinstance(attempts, int) and 1 <= attempts <= MAX_ATTEMPTS else None

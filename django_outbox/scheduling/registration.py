@@ -5,6 +5,7 @@ Everything that can be wrong is found before any SQL, as in publishing.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,7 +19,7 @@ from ..drafts import build_draft
 from ..messages import Draft, Seconds, current_message
 from ..publishing import default_alias
 from ..store import schedules as store
-from ..store.schedules import Plan
+from ..store.schedules import Plan, Written
 from ..store.storage import require_postgres
 from .boundaries import CATCH_UPS, CatchUp
 from .clocks import clock
@@ -95,6 +96,38 @@ class Declaration:
             next_run_at=self.spec.first(now),
         )
 
+    def differences(self, written: Written) -> list[str]:
+        """Return the names of what is written otherwise than it is declared."""
+        draft = self.draft
+        lifetime = None if draft.expires_in is None else draft.expires_in.total_seconds()
+        declared_and_written = {
+            "spec": (self.text, written.spec),
+            "timezone": (self.timezone, written.timezone),
+            "queue": (draft.queue, written.queue),
+            "payload": (draft.body, bytes(written.body)),
+            "headers": (draft.headers, _json(written.headers)),
+            "max_attempts": (draft.max_attempts, written.max_attempts),
+            "expires_in": (lifetime, written.expires_in),
+            "catch_up": (self.catch_up, written.catch_up),
+        }
+        return [name for name, (one, other) in declared_and_written.items() if one != other]
+
+    def is_written_as(self, written: Written) -> bool:
+        """Tell whether there is nothing to write: the row is code's, and as it is declared."""
+        return (
+            written.source == "code"
+            and not written.is_withdrawn
+            and written.declared_enabled == self.enabled
+            and not self.differences(written)
+        )
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):  # jsonb holds numbers and nesting that Python does not
+        return None
+
 
 def _draft(payload: Any, **options: Any) -> Draft:
     """Return the draft of every message to come; what a handler schedules is none of its trace."""
@@ -102,7 +135,7 @@ def _draft(payload: Any, **options: Any) -> Draft:
     try:
         return build_draft(
             payload,
-            correlation_id=None,
+            correlation_id="none",  # each message gets one of its own, and equal ones are equal
             activate_in=None,
             activate_at=None,
             timer_id=None,

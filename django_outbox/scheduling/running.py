@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any, ParamSpec, TypeVar
 
 from django.db import (
     DatabaseError,
@@ -19,81 +20,62 @@ from django.db import (
     OperationalError,
     connections,
 )
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import TransactionManagementError
 
 from ..errors import LeadershipLost
+from ..own_connection import own_connection_in_place
 from ..publishing import default_alias
 from ..store import schedules as store
-from .declaring import write_declared
+from ..watchdog import Watchdog, limit_silence
+from .declaring import Declaring, declarations
 from .leadership import RENEW_EVERY, Leadership
+from .registration import Declaration
 from .stop_token import StopToken
-from .ticking import tick_batch, will_pass
+from .ticking import tick_batch
+from .transactions import will_pass
 
 logger = logging.getLogger("django_outbox")
 
 SLICE = 1.0
 """Seconds after which a sleep looks for new and changed schedules."""
 
-SHORTEST = 0.02
-"""Seconds to sleep at the least: what is overdue right after a tick is locked by somebody."""
-
 HELD_UP_PAUSE = 0.2
 """Seconds after which a tick is tried again that a lock or another transaction has held up."""
 
+JUST_DUE = 0.05
+"""Seconds: what is overdue for longer right after a tick was locked by somebody."""
+
 IDLE_TICK = 60.0
 """Seconds after which the table is read again, come what may."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_declared_on: dict[str, dict[str, Declaration]] = {}
+"""What this process has declared to which database."""
 
 
 def run_schedules(stop: StopToken, *, using: str | None = None) -> None:
     """Write the declared schedules, then lead, and fire schedules, until `stop`.
 
     On `stop` the lease is given up. Raises `LeadershipLost` if another scheduler leads, at the
-    start before anything is fired, or later; also when the database has gone.
+    start before anything is fired, or later; also when the database has gone. Raises
+    `TransactionManagementError` inside `transaction.atomic()`, which would keep it all uncommitted.
     """
     alias = default_alias() if using is None else using
-    leadership = Leadership(alias)
-    with _database_loss_is_lost_leadership(alias):
-        write_declared(alias)
-        _lead(leadership, stop, alias, _Outage())
+    _refuse_a_transaction(connections[alias])
+    scheduler = Scheduler(alias, stop)
+    with scheduler.watched():
+        scheduler.lead()
 
 
 def stand_by(stop: StopToken, *, using: str) -> None:
     """Write the declared schedules, then lead whenever nobody else does, until `stop`."""
-    has_declared = has_said = False
-    outage = _Outage()
-    leadership = Leadership(using)  # one for all turns: what a broken connection left is our own
-    while not stop.stopped:
-        try:
-            if not has_declared:
-                write_declared(using)
-                has_declared = True
-            wait = min(leadership.seconds_of_others(), SLICE)
-            if wait > 0:
-                outage.end()
-                if not has_said:
-                    _say_standing_by("another scheduler leads.")
-                    has_said = True
-                stop.wait(wait)
-                continue
-            has_said = False
-            with _database_loss_is_lost_leadership(using):
-                _lead(leadership, stop, using, outage)
-        except LeadershipLost as lost:
-            if lost.__cause__ is not None:
-                outage.begin(lost.__cause__)
-            else:
-                _say_standing_by(lost)
-                has_said = True
-            stop.wait(0.1)
-        except DatabaseError as error:
-            has_said = False
-            outage.begin(error)
-            with suppress(DatabaseError):
-                connections[using].close()
-            stop.wait(SLICE)
-        except Exception:
-            # A scheduler that ends leaves every schedule without one.
-            logger.exception("The scheduler failed, and goes on", extra={"event": "tick_failed"})
-            stop.wait(SLICE)
+    with own_connection_in_place(using):
+        scheduler = Scheduler(using, stop)
+        with scheduler.watched():
+            scheduler.stand_by()
 
 
 @contextmanager
@@ -101,7 +83,7 @@ def scheduler_thread(using: str) -> Iterator[None]:
     """Run a scheduler in a thread while the block runs."""
     stop = StopToken()
     thread = threading.Thread(
-        target=_stand_by_in_thread, args=(stop, using), name="outbox-scheduler", daemon=True
+        target=stand_by, args=(stop,), kwargs={"using": using}, name="outbox-scheduler", daemon=True
     )
     thread.start()
     try:
@@ -111,73 +93,153 @@ def scheduler_thread(using: str) -> Iterator[None]:
         thread.join(5.0)
 
 
-def _stand_by_in_thread(stop: StopToken, using: str) -> None:
-    try:
-        stand_by(stop, using=using)
-    except Exception:
-        logger.exception("The scheduler has ended", extra={"event": "scheduler_ended"})
-    finally:
-        connections[using].close()
+class Scheduler:
+    """One runner: a claim to lead, and what it does with it."""
 
+    def __init__(self, using: str, stop: StopToken) -> None:
+        self._connection = connections[using]
+        self._using = using
+        self._stop = stop
+        # One for all its terms: the lease that a broken connection has left is its own.
+        self._leadership = Leadership(using)
+        self._declaring = Declaring(using)
+        self._watchdog = Watchdog(is_hurried=lambda: stop.stopped)
+        self._outage = _Outage()
+        self._has_said = False
 
-@contextmanager
-def _database_loss_is_lost_leadership(using: str) -> Iterator[None]:
-    try:
-        yield
-    except (OperationalError, InterfaceError, InternalError) as error:
-        connections[using].close()
-        raise LeadershipLost(f"The database does not answer: {error}") from error
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Have a connection that does not answer be given up while the block runs."""
+        self._watchdog.start()
+        try:
+            yield
+        finally:
+            self._watchdog.stop()
 
+    def stand_by(self) -> None:
+        """Lead whenever nobody else does, until stopped."""
+        while not self._stop.stopped:
+            try:
+                self._lead_or_wait()
+            except LeadershipLost as lost:
+                if lost.__cause__ is None:
+                    self._say_standing_by(str(lost))
+                else:
+                    self._outage.begin(lost.__cause__)
+                self._stop.wait(0.1)
+            except DatabaseError as error:
+                self._has_said = False
+                self._outage.begin(error)
+                self._disconnect()
+                self._stop.wait(SLICE)
+            except Exception:
+                # A scheduler that ends leaves every schedule without one.
+                logger.exception(
+                    "The scheduler failed, and goes on", extra={"event": "tick_failed"}
+                )
+                self._stop.wait(SLICE)
 
-def _lead(leadership: Leadership, stop: StopToken, using: str, outage: _Outage) -> None:
-    if not leadership.acquire():
-        raise LeadershipLost("Another scheduler leads.")
-    outage.end()
-    logger.info("Leading as %s", leadership.owner, extra={"event": "leading"})
-    try:
-        while not stop.stopped:
-            _turn(using, leadership, stop)
-    finally:
-        _give_up(leadership)
+    def lead(self) -> None:
+        """Lead until stopped; raise `LeadershipLost` if somebody else does, or takes over."""
+        try:
+            is_leader = self._call(self._leadership.acquire)
+            try:
+                if is_leader or _declared_on.get(self._using) != declarations():
+                    self._declare()
+                if not is_leader:
+                    raise LeadershipLost("Another scheduler leads.")
+                logger.info("Leading as %s", self._leadership.owner, extra={"event": "leading"})
+                while not self._stop.stopped:
+                    self._turn()
+            finally:
+                if is_leader:
+                    self._give_up()
+        except (OperationalError, InterfaceError, InternalError) as error:
+            self._disconnect()
+            raise LeadershipLost(f"The database does not answer: {error}") from error
 
+    def _lead_or_wait(self) -> None:
+        self._declare()
+        wait = min(self._call(self._leadership.seconds_of_others), SLICE)
+        self._outage.end()
+        if wait > 0:
+            self._say_standing_by("Another scheduler leads.")
+            self._stop.wait(wait)
+        else:
+            self._has_said = False
+            self.lead()
 
-def _turn(using: str, leadership: Leadership, stop: StopToken) -> None:
-    if not leadership.renew():
-        raise LeadershipLost("The lease has run out, or another scheduler has taken it.")
-    try:
-        has_more = tick_batch(using, owner=leadership.owner).has_more
-    except OperationalError as error:
-        if not will_pass(error):
-            raise
-        logger.warning(
-            "A tick was held up, and is tried again: %s", error, extra={"event": "tick_held_up"}
-        )
-        stop.wait(HELD_UP_PAUSE)
-        return
-    if not has_more:
-        _sleep(using, leadership, stop)
+    def _declare(self) -> None:
+        """Write the declared schedules, once; later if somebody has them locked."""
+        self._call(self._declaring.write)
+        _declared_on[self._using] = declarations()
 
+    def _turn(self) -> None:
+        if not self._call(self._leadership.renew):
+            raise LeadershipLost("The lease has run out, or another scheduler has taken it.")
+        self._declare()
+        try:
+            batch = self._call(tick_batch, self._using, owner=self._leadership.owner)
+        except OperationalError as error:
+            if not will_pass(error):
+                raise
+            logger.warning(
+                "A tick was held up, and is tried again: %s", error, extra={"event": "tick_held_up"}
+            )
+            self._stop.wait(HELD_UP_PAUSE)
+        else:
+            if not batch.has_more:
+                self._sleep()
 
-def _sleep(using: str, leadership: Leadership, stop: StopToken) -> None:
-    """Sleep until something is due, in slices, renewing the lease meanwhile."""
-    now = time.monotonic()
-    until, next_renewal = now + IDLE_TICK, now + RENEW_EVERY
-    while not stop.stopped:
-        with connections[using].cursor() as cursor:
-            seconds = store.soonest(cursor)
-        left = until - time.monotonic()
-        due_in = left if seconds is None else max(seconds, SHORTEST)
-        if left <= 0 or stop.wait(min(SLICE, left, due_in)) or due_in <= SLICE:
-            return
-        if time.monotonic() >= next_renewal:
-            leadership.renew()
-            next_renewal = time.monotonic() + RENEW_EVERY
+    def _sleep(self) -> None:
+        """Sleep until something is due, in slices, renewing the lease meanwhile."""
+        now = time.monotonic()
+        until, next_renewal = now + IDLE_TICK, now + RENEW_EVERY
+        pause = HELD_UP_PAUSE
+        while not self._stop.stopped:
+            first, following = self._call(self._soonest)
+            left = until - time.monotonic()
+            due_in = left if following is None else min(left, following)
+            if first is not None and first <= 0:
+                if first < -JUST_DUE:  # right after a tick: somebody has locked it
+                    self._stop.wait(max(0.0, min(pause, due_in)))
+                return
+            if due_in <= 0 or self._stop.wait(min(SLICE, due_in)) or due_in <= SLICE:
+                return
+            pause = 0.0
+            if time.monotonic() >= next_renewal:
+                self._call(self._leadership.renew)
+                next_renewal = time.monotonic() + RENEW_EVERY
 
+    def _soonest(self) -> tuple[float | None, float | None]:
+        with self._connection.cursor() as cursor:
+            return store.soonest(cursor)
 
-def _give_up(leadership: Leadership) -> None:
-    with suppress(DatabaseError):
-        leadership.release()
-        logger.info("Gave the lead up", extra={"event": "lead_given_up"})
+    def _give_up(self) -> None:
+        with suppress(DatabaseError):
+            if self._call(self._leadership.release):
+                logger.info("Gave the lead up", extra={"event": "lead_given_up"})
+
+    def _call(self, operation: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Do something with the database; a connection that does not answer breaks."""
+        with self._watchdog.guard(self._socket):
+            if self._connection.connection is None:
+                self._connection.ensure_connection()
+                limit_silence(self._connection)
+            return operation(*args, **kwargs)
+
+    def _socket(self) -> int | None:
+        raw = self._connection.connection
+        return None if raw is None else raw.fileno()
+
+    def _disconnect(self) -> None:
+        with suppress(DatabaseError):
+            self._connection.close()
+
+    def _say_standing_by(self, why: str) -> None:
+        if not self._has_said:
+            logger.info("Standing by: %s", why, extra={"event": "standing_by"})
+        self._has_said = True
 
 
 class _Outage:
@@ -203,5 +265,14 @@ class _Outage:
         self._lasts = False
 
 
-def _say_standing_by(why: object) -> None:
-    logger.info("Standing by: %s", why, extra={"event": "standing_by"})
+def _refuse_a_transaction(connection: BaseDatabaseWrapper) -> None:
+    """Raise if a transaction is open that is not just a test's."""
+    # Django marks the blocks of a TestCase, for its own durable transactions.
+    blocks: list[Any] = connection.atomic_blocks
+    has_callers = not all(block._from_testcase for block in blocks)  # noqa: SLF001
+    if has_callers or not (blocks or connection.get_autocommit()):
+        raise TransactionManagementError(
+            "run_schedules() makes transactions of its own, and nobody would see what it fires "
+            "until the one that is open commits. Call it outside transaction.atomic(), on a "
+            "connection in autocommit."
+        )

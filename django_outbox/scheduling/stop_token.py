@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from threading import TIMEOUT_MAX
 
 
 class StopToken:
@@ -30,7 +31,9 @@ class StopToken:
         """Wait until it is asked to stop, `timeout` seconds at most; tell whether it was."""
         if not self._stopped:
             try:
-                self._wakeups.get(timeout=None if timeout is None else max(0.0, timeout))
+                self._wakeups.get(
+                    timeout=None if timeout is None else min(max(0.0, timeout), TIMEOUT_MAX)
+                )
             except queue.Empty:
                 return self._stopped
             self._wakeups.put(None)  # for whoever else waits

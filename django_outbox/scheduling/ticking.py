@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import NamedTuple
@@ -21,16 +21,11 @@ from ..store import leases
 from ..store import schedules as store
 from ..store.schedules import Candidate
 from .clocks import clock
-from .leadership import NAME, TTL
+from .leadership import NAME
 from .planning import Work, work_out
+from .transactions import bounded
 
 logger = logging.getLogger("django_outbox")
-
-LOCK_WAIT = 1.0
-"""Seconds that a tick waits for a lock."""
-
-STATEMENT_WAIT = 30.0
-"""Seconds that one statement of a tick may take, whatever the site allows others."""
 
 BATCH = 1000
 """Schedules that one transaction fires at the most."""
@@ -41,9 +36,6 @@ while to work out, and the server ends a transaction that is silent for too long
 
 BATCH_BYTES = 64 * 1024 * 1024
 """Bytes of payload after which a transaction takes on no more schedules."""
-
-_LOCKED = ("55P03", "57014")  # a lock was not to be had, in LOCK_WAIT or the time the site allows
-_PASSING = (*_LOCKED, "40001", "40P01")
 
 
 class _NotStored(OutboxError):
@@ -73,39 +65,14 @@ def tick(using: str, *, owner: str | None = None, now: datetime | None = None) -
 
 def tick_batch(using: str, *, owner: str | None = None, now: datetime | None = None) -> Batch:
     """Do what one transaction may of a tick; the arguments are those of `tick`."""
-    try:
-        return _tick_once(using, owner, now, lock=store.lock_due)
-    except OperationalError as error:
-        if _state(error) not in _LOCKED:
-            raise
-    # Somebody edits a schedule and takes their time; the others need not wait for it.
-    return _tick_once(using, owner, now, lock=store.lock_free)
-
-
-def will_pass(error: DatabaseError) -> bool:
-    """Tell whether a tick has met what passes: a lock, a deadlock, another transaction."""
-    return _state(error) in _PASSING
-
-
-def _state(error: DatabaseError) -> str | None:
-    return getattr(error.__cause__, "sqlstate", None)
-
-
-def _tick_once(
-    using: str, owner: str | None, now: datetime | None, *, lock: Callable[..., list[int]]
-) -> Batch:
-    is_ours = not connections[using].in_atomic_block
-    with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        if is_ours:
-            # Whoever is paused here must not hold its row locks against the others.
-            store.bound_waits(cursor, idle=TTL * 0.8, lock=LOCK_WAIT, statement=STATEMENT_WAIT)
+    with bounded(using) as (cursor, is_ours):
         if owner is not None and not leases.holds(cursor, name=NAME, owner=owner):
             raise LeadershipLost("Another scheduler leads by now, or the lease has run out.")
-        ids = lock(cursor, now=now if now is not None else clock(cursor), limit=BATCH)
+        moment = now if now is not None else clock(cursor)
+        ids = store.lock_due(cursor, now=moment, limit=BATCH)
         candidates = store.read(cursor, ids) if ids else []
-        moment = now if now is not None else clock(cursor)  # the locks may have taken a while
         works, handled = _take_on(using, candidates, moment)
-        published = _carry_out(using, works, is_ours=is_ours)
+        published = _carry_out(using, works, now=moment, is_ours=is_ours)
         return Batch(published, has_more=handled < len(candidates) or handled == BATCH)
 
 
@@ -117,7 +84,7 @@ def _take_on(using: str, candidates: Sequence[Candidate], now: datetime) -> tupl
         try:
             work = work_out(candidate, now)
         except (OutboxError, ValueError, OverflowError) as error:
-            _record_failure(using, candidate, error)
+            _record_failure(using, candidate, error, now)
         else:
             works.append(work)
             size += work.size
@@ -126,7 +93,7 @@ def _take_on(using: str, candidates: Sequence[Candidate], now: datetime) -> tupl
     return works, len(candidates)
 
 
-def _carry_out(using: str, works: list[Work], *, is_ours: bool) -> int:
+def _carry_out(using: str, works: list[Work], *, now: datetime, is_ours: bool) -> int:
     """Insert and advance, all at once; one by one if the database refuses something of it."""
     if not works:
         return 0
@@ -137,9 +104,9 @@ def _carry_out(using: str, works: list[Work], *, is_ours: bool) -> int:
         raise  # no schedule's fault
     except (DatabaseError, _NotStored) as error:
         if len(works) == 1:
-            _record_failure(using, works[0].candidate, error)
+            _record_failure(using, works[0].candidate, error, now)
             return 0
-        return sum(_carry_out(using, [work], is_ours=is_ours) for work in works)
+        return sum(_carry_out(using, [work], now=now, is_ours=is_ours) for work in works)
 
 
 def _write(using: str, works: list[Work], *, is_ours: bool) -> int:
@@ -153,7 +120,11 @@ def _write(using: str, works: list[Work], *, is_ours: bool) -> int:
             )
         ids = iter(stored)
         advances = [work.advance([next(ids) for _ in work.fires]) for work in works]
-        store.advance(cursor, advances)
+        if store.advance(cursor, advances) < len(advances):
+            raise _NotStored(
+                "The database has not advanced the schedule; a trigger, rule or policy on "
+                "django_outbox_schedule keeps it as it is."
+            )
         if is_ours:  # a caller's own constraints are the caller's business
             store.check_now(cursor)
     transaction.on_commit(partial(_log, works, stored), using=using)
@@ -187,7 +158,7 @@ def _log(works: list[Work], message_ids: Sequence[int]) -> None:
             )
 
 
-def _record_failure(using: str, candidate: Candidate, error: Exception) -> None:
+def _record_failure(using: str, candidate: Candidate, error: Exception, now: datetime) -> None:
     text = str(error).replace("\x00", "\ufffd")[:2000] or type(error).__name__
     logger.error(
         "The schedule %r could not be fired: %s",
@@ -196,4 +167,4 @@ def _record_failure(using: str, candidate: Candidate, error: Exception) -> None:
         extra={"event": "schedule_failed", "schedule": candidate.name},
     )
     with connections[using].cursor() as cursor:
-        store.fail(cursor, candidate.id, text)
+        store.fail(cursor, candidate.id, text, now=now)

@@ -64,17 +64,18 @@ def holds(cursor: Cursor, *, name: str, owner: str) -> bool:
 
 
 RELEASE = """
-DELETE FROM django_outbox_lease WHERE name = %(name)s AND owner = %(owner)s
+DELETE FROM django_outbox_lease WHERE name = %(name)s AND owner = %(owner)s RETURNING owner
 """
 
 
-def release(cursor: Cursor, *, name: str, owner: str) -> None:
-    """Give the lease up if it is `owner`'s."""
+def release(cursor: Cursor, *, name: str, owner: str) -> bool:
+    """Give the lease up if it is `owner`'s; tell whether it was."""
     cursor.execute(RELEASE, {"name": name, "owner": owner})
+    return cursor.fetchone() is not None
 
 
 REMAINING = """
-SELECT extract(epoch FROM expires_at - clock_timestamp())::float8
+SELECT extract(epoch FROM expires_at)::float8 - extract(epoch FROM clock_timestamp())::float8
 FROM django_outbox_lease
 WHERE name = %(name)s AND owner <> %(besides)s
 """

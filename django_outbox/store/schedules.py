@@ -127,15 +127,26 @@ def upsert(cursor: Cursor, plan: Plan) -> int | None:
 
 
 class Written(NamedTuple):
-    """What was written of a schedule before."""
+    """What is written of a schedule, as far as it can be declared."""
 
     spec: str
     timezone: str
+    queue: str
+    body: bytes
+    headers: str
+    max_attempts: int | None
+    expires_in: float | None
+    catch_up: str
+    declared_enabled: bool | None
+    source: str
     is_withdrawn: bool
 
 
 WRITTEN = """
-SELECT name, spec, timezone, withdrawn_at IS NOT NULL
+SELECT
+    name, spec, timezone, queue, payload, headers::text, max_attempts,
+    extract(epoch FROM expires_in)::float8, catch_up, declared_enabled, source,
+    withdrawn_at IS NOT NULL
 FROM django_outbox_schedule
 WHERE name = ANY(%(names)s::text[])
 """
@@ -147,10 +158,25 @@ def written(cursor: Cursor, names: Sequence[str]) -> dict[str, Written]:
     return {name: Written(*columns) for name, *columns in cursor.fetchall()}
 
 
+ONE_WRITER = """
+SELECT pg_advisory_xact_lock(%(key)s)
+"""
+
+
+def be_the_one_writer(cursor: Cursor) -> None:
+    """Keep other processes from writing declarations until this transaction ends.
+
+    Two versions of a site that start at once would deadlock over each other's rows.
+    """
+    cursor.execute(ONE_WRITER, {"key": 0x6F7574626F79})  # next to the key of the leases
+
+
 WITHDRAW = """
 UPDATE django_outbox_schedule
 SET enabled = false, withdrawn_at = clock_timestamp()
-WHERE source = 'code' AND enabled AND name <> ALL(%(declared)s::text[])
+WHERE source = 'code'
+    AND (enabled OR withdrawn_at IS NULL)
+    AND name <> ALL(%(declared)s::text[])
 RETURNING name
 """
 
@@ -190,24 +216,9 @@ class Candidate(NamedTuple):
     plan_from: float | None
 
 
-# Whoever waits here for the row locks of another tick finds the boundaries advanced, since the
-# condition is checked again on the rows as they are then.
+# What somebody else has locked, another tick or a person who edits, is passed over: the others need
+# not wait for it, and a later tick finds it as it is then.
 LOCK_DUE = """
-SELECT id FROM django_outbox_schedule
-WHERE tick_at <= %(now)s
-ORDER BY tick_at, id
-LIMIT %(limit)s
-FOR UPDATE
-"""
-
-
-def lock_due(cursor: Cursor, *, now: datetime, limit: int) -> list[int]:
-    """Lock what is due at `now` or has to be planned anew, and return the ids."""
-    cursor.execute(LOCK_DUE, {"now": now, "limit": limit})
-    return [row[0] for row in cursor.fetchall()]
-
-
-LOCK_FREE = """
 SELECT id FROM django_outbox_schedule
 WHERE tick_at <= %(now)s
 ORDER BY tick_at, id
@@ -216,9 +227,9 @@ FOR UPDATE SKIP LOCKED
 """
 
 
-def lock_free(cursor: Cursor, *, now: datetime, limit: int) -> list[int]:
-    """Lock as `lock_due` does, but pass over rows that somebody else has locked."""
-    cursor.execute(LOCK_FREE, {"now": now, "limit": limit})
+def lock_due(cursor: Cursor, *, now: datetime, limit: int) -> list[int]:
+    """Lock what is due at `now` or has to be planned anew, and return the ids."""
+    cursor.execute(LOCK_DUE, {"now": now, "limit": limit})
     return [row[0] for row in cursor.fetchall()]
 
 
@@ -240,10 +251,14 @@ def read(cursor: Cursor, ids: Sequence[int]) -> list[Candidate]:
 
 
 class Fire(NamedTuple):
-    """A boundary of a schedule to insert a message for, as text for its header."""
+    """A message to insert for a schedule.
+
+    The boundary is the text for its header, `max_attempts` what holds if the schedule says nothing.
+    """
 
     schedule_id: int
     boundary: str
+    max_attempts: int | None
 
 
 # What a message gets is taken from its schedule here, where it is locked: 64 boundaries of a large
@@ -257,10 +272,13 @@ WITH stored AS (
         schedule.headers || jsonb_build_object(
             'schedule', schedule.name, 'boundary', fire.boundary
         ),
-        schedule.max_attempts, clock.now,
-        clock.now + extract(epoch FROM schedule.expires_in)::float8 * interval '1 second'
-    FROM unnest(%(ids)s::bigint[], %(boundaries)s::text[])
-        WITH ORDINALITY AS fire (schedule_id, boundary, position)
+        COALESCE(schedule.max_attempts, fire.max_attempts), clock.now,
+        LEAST(
+            clock.now + extract(epoch FROM schedule.expires_in)::float8 * interval '1 second',
+            CASE WHEN schedule.expires_in IS NOT NULL THEN timestamptz '9999-12-31 23:59:59Z' END
+        )
+    FROM unnest(%(ids)s::bigint[], %(boundaries)s::text[], %(max_attempts)s::integer[])
+        WITH ORDINALITY AS fire (schedule_id, boundary, max_attempts, position)
     JOIN django_outbox_schedule AS schedule ON schedule.id = fire.schedule_id
     CROSS JOIN (SELECT clock_timestamp() AS now) AS clock
     ORDER BY fire.position
@@ -282,6 +300,7 @@ def fire(cursor: Cursor, fires: Sequence[Fire], *, notify: bool) -> list[int]:
         {
             "ids": [one.schedule_id for one in fires],
             "boundaries": [one.boundary for one in fires],
+            "max_attempts": [one.max_attempts for one in fires],
             "notify": notify,
         },
     )
@@ -326,11 +345,12 @@ FROM unnest(
     %(skipped)s::bigint[], %(fired_boundaries)s::timestamptz[], %(message_ids)s::bigint[]
 ) AS advance (id, next_run_at, planned_for, skipped, fired_boundary, message_id)
 WHERE schedule.id = advance.id
+RETURNING schedule.id
 """
 
 
-def advance(cursor: Cursor, advances: Sequence[Advance]) -> None:
-    """Write how these schedules stand, and that nothing is wrong with them."""
+def advance(cursor: Cursor, advances: Sequence[Advance]) -> int:
+    """Write how these schedules stand, and that nothing is wrong with them; return how many."""
     cursor.execute(
         ADVANCE,
         {
@@ -342,31 +362,44 @@ def advance(cursor: Cursor, advances: Sequence[Advance]) -> None:
             "message_ids": [one.message_id for one in advances],
         },
     )
+    return len(cursor.fetchall())
 
 
 FAIL = """
 UPDATE django_outbox_schedule
-SET last_error = %(error)s, retry_at = clock_timestamp() + interval '1 minute'
+SET last_error = %(error)s, retry_at = %(now)s + interval '1 minute'
 WHERE id = %(id)s
 """
 
 
-def fail(cursor: Cursor, schedule_id: int, error: str) -> None:
+def fail(cursor: Cursor, schedule_id: int, error: str, *, now: datetime) -> None:
     """Record why a schedule could not be fired; it keeps its boundary and rests for a minute."""
-    cursor.execute(FAIL, {"id": schedule_id, "error": error})
+    cursor.execute(FAIL, {"id": schedule_id, "error": error, "now": now})
 
 
 SOONEST = """
-SELECT extract(epoch FROM min(tick_at))::float8 - extract(epoch FROM clock_timestamp())::float8
-FROM django_outbox_schedule
+SELECT
+    (SELECT extract(epoch FROM min(tick_at))::float8 FROM django_outbox_schedule) - clock.epoch,
+    (
+        SELECT extract(epoch FROM min(tick_at))::float8
+        FROM django_outbox_schedule
+        WHERE tick_at > clock.now
+    ) - clock.epoch
+FROM (
+    SELECT
+        statement_timestamp() AS now, extract(epoch FROM statement_timestamp())::float8 AS epoch
+) AS clock
 """
 
 
-def soonest(cursor: Cursor) -> float | None:
-    """Return the seconds until a tick has something to do, negative if it is overdue."""
+def soonest(cursor: Cursor) -> tuple[float | None, float | None]:
+    """Return the seconds until a tick has something to do, negative if it is overdue.
+
+    And those until it next becomes due, leaving out what is overdue.
+    """
     cursor.execute(SOONEST, {})
-    seconds: float | None = cursor.fetchone()[0]
-    return seconds
+    first, following = cursor.fetchone()
+    return first, following
 
 
 class Standing(NamedTuple):

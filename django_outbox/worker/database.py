@@ -15,11 +15,11 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import psycopg
 from django.db import Error as DjangoError
-from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from ..own_connection import own_connection
 from ..store import CHANNEL, Cursor
-from .watchdog import Watchdog
+from ..watchdog import Watchdog
 
 logger = logging.getLogger("django_outbox")
 
@@ -31,7 +31,6 @@ _RETRY_AT_ONCE = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDe
 _SESSION_ENDS = ("08", "57P", "25006")
 _TRIES = 5
 _MAX_BACKOFF = 5.0
-CONNECT_TIMEOUT = 10
 LOCKED_PAUSE = 0.1
 """Seconds after which what another transaction has locked is tried again."""
 
@@ -159,9 +158,7 @@ class Database:
         self._is_away = False
 
     def _open(self) -> psycopg.Connection[Any]:
-        wrapper = connections.create_connection(self.alias)
-        wrapper.settings_dict = _own_settings(wrapper.settings_dict)
-        self._wrapper = wrapper
+        self._wrapper = wrapper = own_connection(self.alias)
         with self._watchdog.guard(self._fd):
             wrapper.connect()
             raw: psycopg.Connection[Any] = wrapper.connection
@@ -199,18 +196,6 @@ class Database:
     def _hold_off(self, seconds: float) -> None:
         self.retry_at = time.monotonic() + seconds
         self._is_away = True
-
-
-def _own_settings(settings_dict: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of the loop's connection.
-
-    It is in autocommit, is nobody else's, and is not waited for beyond reason.
-    """
-    options = {**settings_dict.get("OPTIONS", {})}
-    options.pop("pool", None)
-    given = int(options.get("connect_timeout") or CONNECT_TIMEOUT)
-    options["connect_timeout"] = min(given, CONNECT_TIMEOUT)
-    return {**settings_dict, "OPTIONS": options, "AUTOCOMMIT": True}
 
 
 def summary(error: BaseException) -> str:

@@ -37,7 +37,7 @@ def deliver(delivery: Delivery) -> Outcome:
     claimed = delivery.claimed
     if claimed.expired:
         return _unattempted(delivery, "expired")
-    if claimed.deliveries_count > delivery.handler.max_deliveries:
+    if claimed.deliveries_count > delivery.handler.most_deliveries(claimed.max_attempts):
         return _unattempted(delivery, "max_deliveries")
     try:
         message = delivery.open()

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from ..watchdog import Watchdog
 from .database import Database, DatabaseAway
 from .moments import NEVER
 from .wakeup import Wakeup
-from .watchdog import Watchdog
 
 
 class Listener:

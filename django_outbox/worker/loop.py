@@ -20,6 +20,7 @@ from ..conf import settings
 from ..handlers import Handler
 from ..messages import Release
 from ..store.storage import DjangoStorage
+from ..watchdog import Watchdog, limit_silence
 from . import sessions
 from .claiming import Claims
 from .database import Database, DatabaseAway
@@ -33,7 +34,6 @@ from .pool import Pool
 from .reporting import Reporter
 from .settling import Settler
 from .wakeup import Wakeup
-from .watchdog import Watchdog, limit_silence
 
 __all__ = ["Options", "Worker"]
 

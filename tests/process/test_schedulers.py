@@ -284,6 +284,32 @@ def test_after_a_restart_of_the_database_the_same_process_goes_on(
     assert "Traceback" not in process.log
 
 
+def test_a_leader_whose_backend_answers_nothing_ends_soon_when_it_is_told_to(
+    start: Start, spare: Spare
+) -> None:
+    process = start(PGAPPNAME="silent")
+    leader_of([process])
+    ((pid,),) = spare.query("SELECT pid FROM pg_stat_activity WHERE application_name = 'silent'")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: seconds_left(spare) < 7)  # it waits for the answer to a renewal
+        began = time.monotonic()
+
+        process.signal(signal.SIGTERM)
+
+        assert process.wait() == 0
+        assert time.monotonic() - began < 10
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def seconds_left(spare: Spare) -> float:
+    """Return how long the lease lasts still; in good order it is renewed every two seconds."""
+    held = lease()
+    assert held is not None
+    return (held.expires_at - clock(spare)).total_seconds()
+
+
 def statements(spare: Spare, name: str) -> int:
     """Count what the one session of this name has run so far, as the server has logged it."""
     ((pid,),) = spare.query("SELECT pid FROM pg_stat_activity WHERE application_name = %s", [name])

@@ -15,9 +15,10 @@ from django.conf import LazySettings
 from django.db import connections
 from pytest_django import DjangoDbBlocker
 
+from django_outbox import outbox, own_connection, watchdog
 from django_outbox.handlers import Handler
 from django_outbox.models import OutboxMessage
-from django_outbox.worker import database
+from django_outbox.scheduling.running import stand_by
 from django_outbox.worker.loop import Options, Worker
 from tests.process.stage import PATIENCE
 from tests.support import committed, publish, wait_for, wait_until
@@ -151,6 +152,24 @@ def test_a_connection_that_stalls_right_after_its_login_is_given_up(
         wait_until(lambda: not OutboxMessage.objects.exists())
 
 
+def test_a_scheduler_whose_connection_stalls_gives_it_up_and_leads_on_another(
+    through: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "PATIENCE", 1.0)
+    outbox.schedule("report", "@every 1s", queue="orders")
+    stop = outbox.StopToken()
+    with Proxy(stalling=1) as proxy:
+        thread = threading.Thread(target=stand_by, args=[stop], kwargs={"using": through(proxy)})
+        thread.start()
+        try:
+            wait_for(proxy.stalled)
+            wait_until(OutboxMessage.objects.exists)
+        finally:
+            stop.stop()
+            thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
 def test_a_listener_that_stalls_after_its_login_holds_nothing_up(
     through: Any, handled: list[Any], settings: LazySettings
 ) -> None:
@@ -173,7 +192,7 @@ def test_the_loop_waits_for_a_connection_no_longer_than_ten_seconds(
 ) -> None:
     settings_dict = {"NAME": "shop", "OPTIONS": {"sslmode": "require", **given}}
 
-    own = database._own_settings(settings_dict)
+    own = own_connection._own_settings(settings_dict)
 
     assert own["OPTIONS"] == {"sslmode": "require", "connect_timeout": used}
     assert settings_dict == {"NAME": "shop", "OPTIONS": {"sslmode": "require", **given}}

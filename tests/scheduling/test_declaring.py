@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 from django.core.exceptions import ImproperlyConfigured
+from django.db import connection
 
 from django_outbox import handlers, outbox
 from django_outbox.models import Schedule
@@ -366,6 +367,26 @@ def test_another_spec_drops_what_was_due_and_does_not_count_it(declared: dict[st
 
     assert messages() == []
     assert stored("bill").skipped_count == 0
+
+
+def test_a_start_with_the_same_declarations_writes_nothing() -> None:
+    declare(expires_in=60, headers={"kind": "daily"}, payload={"n": 1})
+    write_declared("default")
+    before = versions()
+    Schedule.objects.update(last_error="no", retry_at=now())
+    between = versions()
+    assert between != before
+
+    write_declared("default")
+
+    assert versions() == between
+    assert stored("tests.send_report").last_error == "no"
+
+
+def versions() -> list[str]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT ctid::text FROM django_outbox_schedule ORDER BY id")
+        return [row[0] for row in cursor.fetchall()]
 
 
 def test_one_that_is_no_longer_declared_is_disabled_and_marked(

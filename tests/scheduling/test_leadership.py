@@ -148,6 +148,54 @@ def test_a_leader_goes_on_leading_while_a_lock_holds_up_its_ticks(
     assert boundaries_fired() == [boundary]
 
 
+def test_a_runner_that_is_refused_again_and_again_writes_what_is_declared_once(
+    settings: LazySettings,
+) -> None:
+    settings.OUTBOX = {"SCHEDULES": {"weekly": {"spec": "@every 7d", "queue": "reports"}}}
+    hold_lease()
+    with pytest.raises(outbox.LeadershipLost):
+        outbox.run_schedules(outbox.StopToken())
+    Schedule.objects.update(queue="letters")
+
+    with pytest.raises(outbox.LeadershipLost):
+        outbox.run_schedules(outbox.StopToken())
+
+    assert stored("weekly").queue == "letters"
+
+
+def test_a_declared_schedule_that_somebody_has_locked_keeps_no_scheduler_from_leading(
+    settings: LazySettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    schedule()
+    boundary = make_due()
+    outbox.schedule("hourly", "@every 1h", queue="letters")
+    Schedule.objects.filter(name="hourly").update(source="code", declared_enabled=True)
+    settings.OUTBOX = {"SCHEDULES": {"hourly": {"spec": "@every 1h", "queue": "reports"}}}
+    with session() as other:
+        other.execute("BEGIN")
+        other.execute("SELECT 1 FROM django_outbox_schedule WHERE name = 'hourly' FOR UPDATE")
+        with run(standing_by):
+            wait_until(messages)
+            assert boundaries_fired() == [boundary]
+            assert stored("hourly").queue == "letters"
+
+            other.execute("ROLLBACK")
+            schedule("next", "@every 1s")
+            wait_until(lambda: stored("hourly").queue == "reports")
+
+    assert "could not be written yet" in caplog.text
+
+
+def test_a_runner_refuses_a_transaction_that_would_hide_what_it_fires() -> None:
+    with (
+        transaction.atomic(),
+        pytest.raises(transaction.TransactionManagementError, match="outside transaction"),
+    ):
+        outbox.run_schedules(outbox.StopToken())
+
+    assert lease() is None
+
+
 @pytest.mark.usefixtures("attentive")
 def test_a_second_runner_is_refused_and_the_first_goes_on() -> None:
     schedule()

@@ -15,8 +15,9 @@ from django.db.models.functions import Length
 
 from django_outbox import handlers, outbox
 from django_outbox.models import Lease, OutboxMessage, Schedule
-from django_outbox.scheduling import ticking
+from django_outbox.scheduling import planning, ticking
 from django_outbox.scheduling.ticking import tick
+from django_outbox.scheduling.transactions import will_pass
 from django_outbox.store import leases as lease_store
 from tests.contract.helpers import Listener, Together, backend_pid, wait_until_blocked
 from tests.scheduling.helpers import (
@@ -91,6 +92,53 @@ def test_expiry_counts_from_the_fire_and_not_from_the_boundary() -> None:
     (message,) = messages()
     assert message.expires_at is not None
     assert before <= message.expires_at - timedelta(seconds=90) <= now()
+
+
+@pytest.mark.parametrize(("own", "fired"), [(None, 7), (3, 3)])
+def test_a_fired_message_has_the_attempts_of_its_schedule_or_else_of_the_handler(
+    own: int | None, fired: int, registry: handlers.Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "registry", registry)
+
+    @outbox.handler("orders", retry=outbox.ConstantRetry(1, max_attempts=7))
+    def handle(message: outbox.Message[Any]) -> None: ...
+
+    schedule(max_attempts=own)
+    make_due()
+    tick("default")
+
+    assert messages()[0].max_attempts == fired
+
+
+def test_a_boundary_that_the_database_does_not_advance_is_not_fired() -> None:
+    schedule()
+    make_due()
+    with session() as other:
+        other.execute(
+            "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN RETURN NULL; END'; CREATE TRIGGER keep BEFORE UPDATE OF skipped_count"
+            " ON django_outbox_schedule FOR EACH ROW EXECUTE FUNCTION keep()"
+        )
+        try:
+            assert tick("default") == 0
+        finally:
+            other.execute("DROP FUNCTION keep CASCADE")
+
+    assert messages() == []
+    assert "has not advanced" in (stored().last_error or "")
+
+
+def test_a_tick_at_a_later_moment_ends_though_schedules_fail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ticking, "BATCH", 2)
+    for n in range(3):
+        schedule(f"s{n}", queue="orders")
+        break_row(f"s{n}", queue="__reserved")
+
+    assert tick("default", now=now() + timedelta(days=1)) == 0
+
+    assert Schedule.objects.filter(last_error__isnull=True).count() == 0
 
 
 def test_the_headers_of_the_fire_win_over_those_of_the_same_name() -> None:
@@ -317,7 +365,7 @@ def test_a_lock_on_the_messages_is_the_fault_of_no_schedule() -> None:
         with pytest.raises(OperationalError) as caught:
             tick("default")
 
-        assert ticking.will_pass(caught.value)
+        assert will_pass(caught.value)
         other.execute("ROLLBACK")
     assert {s.last_error for s in Schedule.objects.all()} == {None}
     assert tick("default") == 3

@@ -11,9 +11,9 @@ class ShortLeaseConfig(AppConfig):
     name = "tests.shortlease"
 
     def ready(self) -> None:
-        from django_outbox.scheduling import leadership, running, ticking
+        from django_outbox.scheduling import leadership, running, transactions
 
         leadership.TTL = TTL
-        for module, name, seconds in ((ticking, "TTL", TTL), (running, "RENEW_EVERY", 1.0)):
+        for module, name, seconds in ((transactions, "TTL", TTL), (running, "RENEW_EVERY", 1.0)):
             assert hasattr(module, name)
             setattr(module, name, seconds)

@@ -48,10 +48,8 @@ class Command(OutboxCommand):
             self.stderr.write(
                 f"Scheduler on {alias!r}; {declared:,} schedule(s) declared. Stop it with CTRL-C."
             )
-        try:
-            stand_by(stop, using=alias)
-        finally:
-            connections[alias].close()
+        connections[alias].close()  # the scheduler has one of its own
+        stand_by(stop, using=alias)
 
     def _once(self, alias: str) -> int:
         try:

@@ -142,9 +142,10 @@ class Command(OutboxCommand):
         connections.close_all()  # the worker counts its connections, and this one is not of them
         signals.stop(worker)
         if options["verbosity"] > 0:
+            also = ", and runs a scheduler" if options["with_scheduler"] else ""
             self.stderr.write(
                 f"Worker {worker_id} serves {', '.join(handlers)} on {alias!r} with "
-                f"{options['concurrency']} thread(s). Stop it with CTRL-C."
+                f"{options['concurrency']} thread(s){also}. Stop it with CTRL-C."
             )
         code = 1
         try:
@@ -193,16 +194,19 @@ class Command(OutboxCommand):
         return given
 
 
-def _check_pool(alias: str, concurrency: int) -> None:
-    """See that Django's connection pool has a connection for every handler thread."""
+def _check_pool(alias: str, threads: int) -> None:
+    """See that Django's connection pool has a connection for every handler thread.
+
+    The loop and the scheduler have connections of their own.
+    """
     pool = connections[alias].settings_dict.get("OPTIONS", {}).get("pool")
     if not pool:
         return
     limits = pool if isinstance(pool, dict) else {}
     size = limits.get("max_size") or limits.get("min_size", 4)  # as psycopg_pool has it
-    if size < concurrency:
+    if size < threads:
         raise CommandError(
-            f"{concurrency} threads need as many connections, and the pool of the database "
+            f"{threads} threads need as many connections, and the pool of the database "
             f"{alias!r} has {size}. Raise its max_size, or lower --concurrency."
         )
 

@@ -14,19 +14,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from math import inf
 from typing import Any
 
 import psycopg
 
 PATIENCE = 25.0
-"""Seconds a statement of the loop may take before its connection is given up."""
+"""Seconds that what is guarded may take before its connection is given up."""
+
+HURRIED = 3.0
+"""Seconds it is still given when whoever waits for it is to stop."""
 
 
 class Watchdog:
     """Shut a socket down when what is done on it takes too long."""
 
-    def __init__(self, patience: float = PATIENCE) -> None:
-        self.patience = patience
+    def __init__(self, *, is_hurried: Callable[[], bool] = lambda: False) -> None:
+        self.patience = PATIENCE
+        self._is_hurried = is_hurried
         self._guarded: dict[object, tuple[float, Callable[[], int | None]]] = {}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="outbox-watchdog", daemon=True)
@@ -53,10 +58,13 @@ class Watchdog:
             self._guarded.pop(key, None)
 
     def _watch(self) -> None:
+        hurried_at = inf
         while not self._stopped.wait(1.0):
             now = time.monotonic()
+            if hurried_at == inf and self._is_hurried():
+                hurried_at = now + HURRIED
             for key, (deadline, fd) in list(self._guarded.items()):
-                if now > deadline and _shut_down(fd):
+                if now > min(deadline, hurried_at) and _shut_down(fd):
                     self._guarded.pop(key, None)
 
 
