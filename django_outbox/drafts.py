@@ -13,10 +13,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 from uuid import uuid4
 
+from django.db.models import Model
+
 from . import codecs, names
 from .conf import settings
 from .errors import PayloadTooLarge
 from .messages import Draft, Seconds, TimerConflict, current_message
+from .refs import ref_to
 
 MAX_ATTEMPTS = 1_000_000
 _TRACEPARENT = "traceparent"
@@ -34,6 +37,7 @@ def build_draft(
     timer_conflict: TimerConflict,
     expires_in: Seconds | None,
     max_attempts: int | None,
+    ref: Model | None = None,
     reserved: bool = False,
 ) -> Draft:
     """Return the draft of one message; raise for the first argument that cannot be used.
@@ -53,7 +57,11 @@ def build_draft(
     if correlation_id is not None:
         _check_correlation_id(correlation_id)
     return options.draft(
-        payload, correlation_id=correlation_id, timer_id=timer_id, timer_conflict=timer_conflict
+        payload,
+        correlation_id=correlation_id,
+        timer_id=timer_id,
+        timer_conflict=timer_conflict,
+        ref=None if ref is None else ref_to(ref),
     )
 
 
@@ -105,6 +113,7 @@ class DraftOptions:
         correlation_id: str | None = None,
         timer_id: str | None = None,
         timer_conflict: TimerConflict = "ignore",
+        ref: str | None = None,
     ) -> Draft:
         body, content_type = codecs.encode(payload)
         if len(body) > settings.max_payload_bytes:
@@ -132,6 +141,7 @@ class DraftOptions:
             activate_at=self.activate_at,
             expires_in=self.expires_in,
             max_attempts=self.max_attempts,
+            ref=ref,
         )
 
 

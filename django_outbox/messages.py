@@ -15,6 +15,8 @@ from decimal import Decimal
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
+from django.db.models import Model
+
 from . import codecs
 from .errors import InvalidPayload
 
@@ -50,6 +52,7 @@ class Draft:
     activate_at: datetime | None = None
     expires_in: timedelta | None = None
     max_attempts: int | None = None
+    ref: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class OutboxResponse:
     timer_conflict: TimerConflict = field(default="ignore", kw_only=True)
     expires_in: Seconds | None = field(default=None, kw_only=True)
     max_attempts: int | None = field(default=None, kw_only=True)
+    ref: Model | None = field(default=None, kw_only=True, repr=False)
 
 
 class Lease(NamedTuple):

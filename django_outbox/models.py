@@ -1,4 +1,4 @@
-"""The tables as Django sees them: messages, dead letters, schedules and the lease of their leader.
+"""The tables as Django sees them: messages, dead letters, schedules, and who works on them.
 
 Migrations create them in raw SQL, with storage options that Django has no words for;
 `makemigrations --check` keeps the two in step. There is no status column: a message without a
@@ -7,9 +7,11 @@ lease is pending, and one that was delivered has no row.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
 from typing import Any, ClassVar, Self
 
-from django.db import models
+from django.db import models, transaction
 from django.db.models.functions import Cast
 
 from .functions import ClockTimestamp, RandomUUID
@@ -27,6 +29,7 @@ class OutboxMessage(models.Model):
     correlation_id = models.CharField(
         max_length=255, db_default=Cast(RandomUUID(), models.CharField(max_length=255))
     )
+    ref = models.CharField(max_length=512, null=True, blank=True, editable=False)
     timer_id = models.CharField(max_length=255, null=True, blank=True)
     created_at = models.DateTimeField(db_default=ClockTimestamp(), editable=False)
     next_attempt_at = models.DateTimeField(db_default=ClockTimestamp())
@@ -50,6 +53,16 @@ class OutboxMessage(models.Model):
             models.Index(
                 fields=["queue", "next_attempt_at", "id"], name="django_outbox_message_claim"
             ),
+            models.Index(
+                fields=["ref"],
+                condition=models.Q(ref__isnull=False),
+                name="django_outbox_message_ref",
+            ),
+        ]
+        permissions: ClassVar = [
+            ("cancel_outboxmessage", "Can cancel a message"),
+            ("run_outboxmessage", "Can run a message now"),
+            ("release_outboxmessage", "Can release a message from its lease"),
         ]
         constraints: ClassVar = [
             models.UniqueConstraint(
@@ -85,6 +98,7 @@ class DeadLetter(models.Model):
     payload = models.BinaryField()
     headers = models.JSONField(db_default={})
     correlation_id = models.CharField(max_length=255)
+    ref = models.CharField(max_length=512, null=True, blank=True, editable=False)
     timer_id = models.CharField(max_length=255, null=True, blank=True)
     created_at = models.DateTimeField()
     first_attempt_at = models.DateTimeField(null=True, blank=True)
@@ -105,6 +119,31 @@ class DeadLetter(models.Model):
         indexes: ClassVar = [
             models.Index(fields=["queue", "failed_at"], name="django_outbox_dead_queue"),
             models.Index(fields=["fingerprint"], name="django_outbox_dead_print"),
+            # What the admin sorts, filters, groups and searches by.
+            models.Index(fields=["failed_at", "id"], name="django_outbox_dead_time"),
+            models.Index(fields=["failure_reason", "failed_at"], name="django_outbox_dead_reason"),
+            models.Index(fields=["exception_class", "failed_at"], name="django_outbox_dead_class"),
+            models.Index(
+                fields=["queue", "failure_reason", "fingerprint", "failed_at"],
+                name="django_outbox_dead_group",
+            ),
+            models.Index(fields=["message_id"], name="django_outbox_dead_message"),
+            models.Index(fields=["correlation_id"], name="django_outbox_dead_correl"),
+            models.Index(
+                fields=["timer_id"],
+                condition=models.Q(timer_id__isnull=False),
+                name="django_outbox_dead_timer",
+            ),
+            models.Index(
+                fields=["ref"],
+                condition=models.Q(ref__isnull=False),
+                name="django_outbox_dead_ref",
+            ),
+        ]
+        permissions: ClassVar = [
+            ("replay_deadletter", "Can replay a dead letter"),
+            ("discard_deadletter", "Can discard a dead letter"),
+            ("edit_deadletter", "Can edit the payload of a dead letter"),
         ]
 
     def __str__(self) -> str:
@@ -137,7 +176,7 @@ class Schedule(models.Model):
     enabled = models.BooleanField(db_default=True)
     declared_enabled = models.BooleanField(null=True, blank=True, editable=False)
     source = models.CharField(max_length=8, choices=Source, db_default="admin")
-    next_run_at = models.DateTimeField(null=True, blank=True)
+    next_run_at = models.DateTimeField(null=True, blank=True, editable=False)
     planned_for = models.CharField(max_length=320, db_default="", editable=False)
     plan_from = models.DateTimeField(null=True, blank=True, editable=False)
     last_boundary_at = models.DateTimeField(null=True, blank=True, editable=False)
@@ -165,6 +204,7 @@ class Schedule(models.Model):
     class Meta:
         db_table = "django_outbox_schedule"
         verbose_name = "schedule"
+        permissions: ClassVar = [("run_schedule", "Can run a schedule now")]
 
     def __str__(self) -> str:
         return self.name
@@ -175,15 +215,20 @@ class Schedule(models.Model):
         A tick may have moved the boundary on since the row was loaded; to write the old one back
         would fire it once more.
         """
-        is_same_row = not self._state.adding and kwargs.get("using") in (None, self._state.db)
-        if is_same_row and not kwargs.get("force_insert"):
-            kwargs.setdefault("update_fields", self._fields_to_write())
+        is_same_row = (
+            not self._state.adding
+            and self.pk is not None  # type: ignore[redundant-expr]
+            and kwargs.get("using") in (None, self._state.db)
+        )
+        if is_same_row and kwargs.get("update_fields") is None and not kwargs.get("force_insert"):
+            kwargs["update_fields"] = self._fields_to_write()
         super().save(*args, **kwargs)
-        self._remember()
+        names = kwargs.get("update_fields")
+        transaction.on_commit(partial(self._remember, names), using=self._state.db)
 
     def refresh_from_db(self, *args: Any, **kwargs: Any) -> None:
         super().refresh_from_db(*args, **kwargs)
-        self._remember()
+        self._remember(args[1] if len(args) > 1 else kwargs.get("fields"))
 
     @classmethod
     def from_db(cls, *args: Any, **kwargs: Any) -> Self:
@@ -192,20 +237,25 @@ class Schedule(models.Model):
         return loaded
 
     def _fields_to_write(self) -> list[str]:
-        loaded = self.__dict__.get("_loaded", {})
+        written = self.__dict__.get("_written", {})
         values = {
             field.attname: self.__dict__[field.attname]
             for field in self._meta.concrete_fields
             if not field.primary_key and field.attname in self.__dict__  # else it is deferred
         }
         return [
-            name for name, value in values.items() if not (name in loaded and loaded[name] == value)
+            name
+            for name, value in values.items()
+            if not (name in written and written[name] == value)
         ]
 
-    def _remember(self) -> None:
-        """Keep what schedulers had written when the row was last read or written."""
-        self._loaded = {
-            name: self.__dict__[name] for name in self.KEPT_BY_SCHEDULERS if name in self.__dict__
+    def _remember(self, names: Iterable[str] | None = None) -> None:
+        """Keep what the row was seen to hold of these columns, or of all that schedulers keep."""
+        seen = self.KEPT_BY_SCHEDULERS if names is None else names
+        self._written = self.__dict__.get("_written", {}) | {
+            name: self.__dict__[name]
+            for name in seen
+            if name in self.KEPT_BY_SCHEDULERS and name in self.__dict__
         }
 
 
@@ -223,3 +273,51 @@ class Lease(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} held by {self.owner}"
+
+
+class Worker(models.Model):
+    """A worker or scheduler that runs, or has vanished without a word."""
+
+    class Kind(models.TextChoices):
+        WORKER = "worker", "worker"
+        SCHEDULER = "scheduler", "scheduler"
+
+    id = models.UUIDField(primary_key=True)
+    worker_id = models.CharField(max_length=255)
+    kind = models.CharField(max_length=16, choices=Kind)
+    host = models.CharField(max_length=255)
+    pid = models.IntegerField()
+    queues = models.JSONField(db_default=[])
+    concurrency = models.IntegerField(db_default=0)
+    running = models.IntegerField(db_default=0)
+    started_at = models.DateTimeField(db_default=ClockTimestamp())
+    last_seen_at = models.DateTimeField(db_default=ClockTimestamp())
+
+    class Meta:
+        db_table = "django_outbox_worker"
+        verbose_name = "worker"
+        indexes: ClassVar = [models.Index(fields=["worker_id"], name="django_outbox_worker_name")]
+
+    def __str__(self) -> str:
+        return self.worker_id
+
+
+class Counter(models.Model):
+    """How the deliveries of one queue ended in one minute."""
+
+    id = models.BigAutoField(primary_key=True)
+    minute = models.DateTimeField()
+    queue = models.CharField(max_length=255)
+    completed = models.BigIntegerField(db_default=0)
+    retried = models.BigIntegerField(db_default=0)
+    buried = models.BigIntegerField(db_default=0)
+
+    class Meta:
+        db_table = "django_outbox_counter"
+        verbose_name = "counter"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["minute", "queue"], name="django_outbox_counter_minute")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.queue} at {self.minute}"

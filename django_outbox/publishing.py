@@ -17,6 +17,7 @@ from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import router
+from django.db.models import Model
 
 from . import names
 from .conf import settings
@@ -77,6 +78,7 @@ def publish(
     timer_conflict: TimerConflict = "ignore",
     expires_in: Seconds | None = None,
     max_attempts: int | None = None,
+    ref: Model | None = None,
     using: str | None = None,
 ) -> int | None:
     """Store a message in the open transaction and return its id.
@@ -85,7 +87,7 @@ def publish(
     (a timedelta or seconds) and `activate_at` (an aware datetime) delay it, `expires_in` counts
     from the moment it is due; all of them go by the database's clock. With a `timer_id` there is
     at most one live message per queue and id, and the answer is None when the one that is there
-    was left as it is.
+    was left as it is. `ref` is the saved object that it is about, for the admin to show.
 
     Raises `TransactionRequired`, a `TransactionManagementError`, outside `transaction.atomic()`,
     and before any SQL `InvalidName`, `ReservedName`, `PayloadError`, `PayloadTooLarge`,
@@ -102,6 +104,7 @@ def publish(
         timer_conflict=timer_conflict,
         expires_in=expires_in,
         max_attempts=max_attempts,
+        ref=ref,
     )
     return store_draft(draft, using=using)
 
@@ -164,6 +167,7 @@ def publish_response(response: OutboxResponse, *, using: str) -> int | None:
         timer_conflict=response.timer_conflict,
         expires_in=response.expires_in,
         max_attempts=response.max_attempts,
+        ref=response.ref,
         using=using,
     )
 
@@ -191,6 +195,7 @@ class OutboxPublisher:
         timer_conflict: TimerConflict = "ignore",
         expires_in: Seconds | None = None,
         max_attempts: int | None = None,
+        ref: Model | None = None,
     ) -> int | None:
         """Publish to this publisher's queue; see `outbox.publish`."""
         return publish(
@@ -204,6 +209,7 @@ class OutboxPublisher:
             timer_conflict=timer_conflict,
             expires_in=expires_in,
             max_attempts=max_attempts,
+            ref=ref,
             using=self.using,
         )
 

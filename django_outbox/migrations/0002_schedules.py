@@ -58,15 +58,15 @@ BEGIN
     IF TG_OP = 'UPDATE' THEN
         NEW.retry_at := NULL;
     END IF;
-    IF NEW.next_run_at IS NULL OR NEW.planned_for <> NEW.spec || ' ' || NEW.timezone THEN
-        IF TG_OP = 'INSERT' OR NEW.next_run_at IS NOT DISTINCT FROM OLD.next_run_at THEN
-            NEW.next_run_at := NULL;
-            NEW.plan_from := clock_timestamp();
-        END IF;
-    ELSIF TG_OP = 'UPDATE' THEN
-        IF NEW.enabled AND NOT OLD.enabled AND NEW.next_run_at = OLD.next_run_at THEN
-            NEW.plan_from := clock_timestamp();
-        END IF;
+    IF TG_OP = 'INSERT' AND NEW.next_run_at IS NOT NULL
+        OR TG_OP = 'UPDATE' AND NEW.next_run_at <> OLD.next_run_at
+    THEN
+        NEW.planned_for := NEW.spec || ' ' || NEW.timezone;  -- somebody has chosen the boundary
+    ELSIF NEW.next_run_at IS NULL OR NEW.planned_for <> NEW.spec || ' ' || NEW.timezone THEN
+        NEW.next_run_at := NULL;
+        NEW.plan_from := clock_timestamp();
+    ELSIF NEW.enabled AND NOT OLD.enabled THEN
+        NEW.plan_from := clock_timestamp();
     END IF;
     RETURN NEW;
 END
@@ -140,7 +140,10 @@ class Migration(migrations.Migration):
                                 max_length=8,
                             ),
                         ),
-                        ("next_run_at", models.DateTimeField(blank=True, null=True)),
+                        (
+                            "next_run_at",
+                            models.DateTimeField(blank=True, editable=False, null=True),
+                        ),
                         (
                             "planned_for",
                             models.CharField(db_default="", editable=False, max_length=320),

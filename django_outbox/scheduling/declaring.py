@@ -7,6 +7,7 @@ of a name that `schedule()` or the admin has taken is left to them.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from inspect import signature
@@ -25,13 +26,18 @@ from ..store.schedules import Written
 from .boundaries import CatchUp
 from .clocks import clock
 from .registration import Declaration
-from .transactions import bounded, will_pass
+from .transactions import LOCK_WAIT, bounded, will_pass
 
 logger = logging.getLogger("django_outbox")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _declared: dict[str, Declaration] = {}
+
+TRY_EVERY = 5.0
+"""Seconds after which declarations are written that somebody has locked."""
+
+NO_LOCK_WAIT = 0.02
 
 _KEYS = tuple(key for key in signature(Declaration.checked).parameters if key != "name")
 """What an entry of the setting may have."""
@@ -114,13 +120,15 @@ class Declaring:
     def __init__(self, using: str) -> None:
         self._using = using
         self._is_done = self._has_said = False
+        self._next_try = 0.0
+        self._lock_wait = LOCK_WAIT
 
     def write(self) -> None:
         """Write what is declared, unless that has been done or somebody has it locked."""
-        if self._is_done:
+        if self._is_done or time.monotonic() < self._next_try:
             return
         try:
-            write_declared(self._using)
+            write_declared(self._using, lock_wait=self._lock_wait)
         except OperationalError as error:
             if not will_pass(error):
                 raise
@@ -131,15 +139,18 @@ class Declaring:
                     extra={"event": "declarations_held_up"},
                 )
             self._has_said = True
+            # What is due need not wait for it again.
+            self._next_try = time.monotonic() + TRY_EVERY
+            self._lock_wait = NO_LOCK_WAIT
         else:
             self._is_done = True
 
 
-def write_declared(using: str) -> None:
+def write_declared(using: str, *, lock_wait: float = LOCK_WAIT) -> None:
     """Write what is declared to the table, and withdraw what is not any more."""
     declared = declarations()
     written: list[Declaration] = []
-    with bounded(using) as (cursor, _):
+    with bounded(using, lock=lock_wait) as (cursor, _):
         store.be_the_one_writer(cursor)
         now = clock(cursor)
         before = store.written(cursor, list(declared))

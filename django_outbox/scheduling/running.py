@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from django.db import (
     DatabaseError,
     InterfaceError,
     InternalError,
     OperationalError,
+    ProgrammingError,
     connections,
 )
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -25,7 +26,9 @@ from django.db.transaction import TransactionManagementError
 
 from ..errors import LeadershipLost
 from ..own_connection import own_connection_in_place
+from ..presence import Presence
 from ..publishing import default_alias
+from ..store import Cursor
 from ..store import schedules as store
 from ..watchdog import Watchdog, limit_silence
 from .declaring import Declaring, declarations
@@ -105,6 +108,7 @@ class Scheduler:
         self._declaring = Declaring(using)
         self._watchdog = Watchdog(is_hurried=lambda: stop.stopped)
         self._outage = _Outage()
+        self._presence = Presence("scheduler", self._leadership.owner)
         self._has_said = False
 
     @contextmanager
@@ -114,6 +118,8 @@ class Scheduler:
         try:
             yield
         finally:
+            with suppress(DatabaseError):
+                self._presence.leave(self._execute)
             self._watchdog.stop()
 
     def stand_by(self) -> None:
@@ -162,6 +168,7 @@ class Scheduler:
         self._declare()
         wait = min(self._call(self._leadership.seconds_of_others), SLICE)
         self._outage.end()
+        self._beat()
         if wait > 0:
             self._say_standing_by("Another scheduler leads.")
             self._stop.wait(wait)
@@ -197,7 +204,8 @@ class Scheduler:
         until, next_renewal = now + IDLE_TICK, now + RENEW_EVERY
         pause = HELD_UP_PAUSE
         while not self._stop.stopped:
-            first, following = self._call(self._soonest)
+            self._beat()
+            first, following = self._execute(store.soonest)
             left = until - time.monotonic()
             due_in = left if following is None else min(left, following)
             if first is not None and first <= 0:
@@ -211,14 +219,32 @@ class Scheduler:
                 self._call(self._leadership.renew)
                 next_renewal = time.monotonic() + RENEW_EVERY
 
-    def _soonest(self) -> tuple[float | None, float | None]:
-        with self._connection.cursor() as cursor:
-            return store.soonest(cursor)
+    def _beat(self) -> None:
+        try:
+            self._presence.beat(self._execute)
+        except ProgrammingError as error:
+            # Operators see less; schedules are fired all the same.
+            logger.warning(
+                "That this scheduler lives could not be written: %s",
+                error,
+                extra={"event": "presence_not_written"},
+            )
 
     def _give_up(self) -> None:
         with suppress(DatabaseError):
             if self._call(self._leadership.release):
                 logger.info("Gave the lead up", extra={"event": "lead_given_up"})
+
+    def _execute(
+        self, operation: Callable[Concatenate[Cursor, P], R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Run one store operation."""
+
+        def run() -> R:
+            with self._connection.cursor() as cursor:
+                return operation(cursor, *args, **kwargs)
+
+        return self._call(run)
 
     def _call(self, operation: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Do something with the database; a connection that does not answer breaks."""

@@ -81,7 +81,9 @@ def _forward_part(part: str, field: Field) -> str:
     if low <= high:
         return part
     start = 1 if field.high == 7 else field.low  # Sunday is 7, too
-    return ",".join(_range(*ends) for ends in ((low, field.high), (start, high)) if ends[1])
+    return ",".join(
+        _range(*ends) for ends in ((low, field.high), (start, high)) if ends[0] <= ends[1]
+    )
 
 
 def _range(low: int, high: int) -> str:

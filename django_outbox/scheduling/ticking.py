@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
-from django.db import DatabaseError, InternalError, OperationalError, connections, transaction
+from django.db import DatabaseError, connections, transaction
 
 from ..conf import settings
 from ..errors import LeadershipLost, OutboxError
@@ -23,7 +23,7 @@ from ..store.schedules import Candidate
 from .clocks import clock
 from .leadership import NAME
 from .planning import Work, work_out
-from .transactions import bounded
+from .transactions import bounded, is_of_the_database
 
 logger = logging.getLogger("django_outbox")
 
@@ -100,9 +100,9 @@ def _carry_out(using: str, works: list[Work], *, now: datetime, is_ours: bool) -
     try:
         with transaction.atomic(using=using):
             return _write(using, works, is_ours=is_ours)
-    except (OperationalError, InternalError):
-        raise  # no schedule's fault
     except (DatabaseError, _NotStored) as error:
+        if is_of_the_database(error):
+            raise
         if len(works) == 1:
             _record_failure(using, works[0].candidate, error, now)
             return 0

@@ -23,10 +23,10 @@ WITH letters AS MATERIALIZED (
 ),
 replayed AS (
     INSERT INTO django_outbox_message
-        (id, message_id, queue, payload, headers, correlation_id, timer_id, created_at,
+        (id, message_id, queue, payload, headers, correlation_id, ref, timer_id, created_at,
          next_attempt_at)
     SELECT
-        new_id, message_id, queue, payload, headers, correlation_id, timer_id, created_at,
+        new_id, message_id, queue, payload, headers, correlation_id, ref, timer_id, created_at,
         clock_timestamp() + (%(first)s + position - 1) * %(step)s * interval '1 second'
     FROM letters
     ORDER BY position

@@ -325,6 +325,7 @@ def _letter(row: _Row, burial: Bury) -> DeadLetter:
         payload=row.draft.body,
         headers=dict(row.draft.headers),
         correlation_id=row.draft.correlation_id,
+        ref=row.draft.ref,
         timer_id=row.draft.timer_id,
         created_at=moment(row.created_at),
         first_attempt_at=_moment(row.first_attempt_at),

@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 import psycopg
 from django.db import connections
@@ -19,11 +20,12 @@ from django.db.backends.signals import connection_created
 from ..conf import settings
 from ..handlers import Handler
 from ..messages import Release
+from ..presence import Presence
 from ..store.storage import DjangoStorage
 from ..watchdog import Watchdog, limit_silence
 from . import sessions
 from .claiming import Claims
-from .database import Database, DatabaseAway
+from .database import Database, DatabaseAway, summary
 from .delivery import Delivery
 from .dispatch import deliver
 from .leases import Leases
@@ -61,7 +63,10 @@ class Worker:
             self._watchdog,
             listen=self._listener is None and _can_listen(options.using),
         )
-        self._reporter = Reporter(options.worker_id, self._pool.submit_job)
+        self._presence = Presence(
+            "worker", options.worker_id, queues=list(handlers), concurrency=options.concurrency
+        )
+        self._reporter = Reporter(options.worker_id, self._pool.submit_job, self._presence.note)
         self._settler = Settler(self._database, self._reporter)
         self._leases = Leases(self._database, self._pool, self._reporter, self._wakeup.wake)
         self._claims = Claims(handlers, options, self._database, self._pool)
@@ -111,6 +116,7 @@ class Worker:
             self._leases.renew()
             self._claim()
             self._claims.look_ahead()
+            self._beat()
         except DatabaseAway:
             pass  # what is in hand stays so; the next turn tries again at `retry_at`
         except psycopg.ProgrammingError as error:
@@ -120,6 +126,17 @@ class Worker:
         except psycopg.Error as error:
             self._database.pause(error, seconds=REFUSED_PAUSE)
         self._take_news()
+
+    def _beat(self) -> None:
+        try:
+            self._presence.beat(self._database.call, running=self._pool.running_count)
+        except psycopg.Error as error:
+            # Operators see less; messages are delivered all the same.
+            logger.warning(
+                "That this worker lives could not be written: %s",
+                summary(error),
+                extra={"event": "presence_not_written"},
+            )
 
     def _settle(self) -> None:
         ended = self._pool.collect()
@@ -188,6 +205,7 @@ class Worker:
             self._settler.next_try,
             self._leases.wake_at(),
             self._claims.wake_at(),
+            self._presence.next_beat,
         )
 
     # Starting and stopping
@@ -205,9 +223,12 @@ class Worker:
         self._pool.stop(timeout=0.0 if self.has_stuck_handlers else 2.0)
         for receiver in (limit_silence, sessions.watch):
             connection_created.disconnect(dispatch_uid=(id(self), receiver.__name__))
-        self._watchdog.stop()
         if self._listener is not None:
             self._listener.stop()
+        if not self._database.is_away:
+            with suppress(DatabaseAway, psycopg.Error):
+                self._presence.leave(self._database.call)
+        self._watchdog.stop()
         self._database.close()
         self._wakeup.close()
 

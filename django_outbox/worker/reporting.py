@@ -24,14 +24,21 @@ PHASES: dict[type, str] = {Done: "complete", Again: "retry", Bury: "bury", Relea
 
 
 class Reporter:
-    """Log and signal for one worker; `submit` runs a job in a handler thread."""
+    """Log, count and signal for one worker; `submit` runs a job in a handler thread."""
 
-    def __init__(self, worker_id: str, submit: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self,
+        worker_id: str,
+        submit: Callable[[Callable[[], None]], None],
+        count: Callable[[str, Outcome], None] = lambda queue, outcome: None,
+    ) -> None:
         self._worker_id = worker_id
         self._submit = submit
+        self._count = count
 
     def settled(self, delivery: Delivery, outcome: Outcome) -> None:
         """Report an outcome that has been written."""
+        self._count(delivery.claimed.queue, outcome)
         match outcome:
             case Done():
                 self._send(signals.message_completed, delivery)

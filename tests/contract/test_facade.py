@@ -25,6 +25,7 @@ PUBLISH = {
     "timer_conflict": "ignore",
     "expires_in": None,
     "max_attempts": None,
+    "ref": None,
     "using": None,
 }
 PUBLISH_MANY = {

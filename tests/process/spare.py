@@ -92,7 +92,10 @@ class Spare:
 
     def clear(self) -> None:
         """Empty the tables for the next test."""
-        self.execute("TRUNCATE django_outbox_message, django_outbox_dead_letter, testapp_order")
+        self.execute(
+            "TRUNCATE django_outbox_message, django_outbox_dead_letter, django_outbox_worker,"
+            " django_outbox_counter, testapp_order"
+        )
         connections[ALIAS].close()
 
 

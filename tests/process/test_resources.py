@@ -69,7 +69,7 @@ def test_a_busy_queue_is_claimed_and_settled_in_large_statements(
     assert 50 <= spare.statements() - before < 1000  # claims of 100, and as few settlements
 
 
-def test_an_idle_worker_runs_two_statements_a_second_at_most_and_writes_nothing(
+def test_an_idle_worker_runs_two_statements_a_second_at_most_and_writes_hardly_anything(
     stage: Stage, spare: Spare
 ) -> None:
     # K11
@@ -88,5 +88,5 @@ def test_an_idle_worker_runs_two_statements_a_second_at_most_and_writes_nothing(
     ((last,),) = spare.query("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
 
     assert 1 <= ran <= 8
-    assert last == first
+    assert last - first <= 1  # that it lives, each ten seconds
     assert worker.stop() == 0

@@ -16,7 +16,7 @@ from django.db import OperationalError, connection, transaction
 
 from django_outbox import outbox
 from django_outbox.models import Lease, Schedule
-from django_outbox.scheduling import leadership, running
+from django_outbox.scheduling import declaring, leadership, running
 from django_outbox.scheduling.leadership import Leadership
 from django_outbox.scheduling.running import stand_by
 from django_outbox.scheduling.ticking import Batch, tick_batch
@@ -164,8 +164,9 @@ def test_a_runner_that_is_refused_again_and_again_writes_what_is_declared_once(
 
 
 def test_a_declared_schedule_that_somebody_has_locked_keeps_no_scheduler_from_leading(
-    settings: LazySettings, caplog: pytest.LogCaptureFixture
+    settings: LazySettings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(declaring, "TRY_EVERY", 0.1)
     schedule()
     boundary = make_due()
     outbox.schedule("hourly", "@every 1h", queue="letters")

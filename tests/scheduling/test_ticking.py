@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.conf import LazySettings
 from django.db import OperationalError, connection, transaction
 from django.db.backends.utils import CursorWrapper
 from django.db.models import Sum
 from django.db.models.functions import Length
+from django.forms import modelform_factory
 
 from django_outbox import handlers, outbox
 from django_outbox.models import Lease, OutboxMessage, Schedule
@@ -773,6 +777,101 @@ def test_saving_what_was_loaded_before_a_tick_fires_nothing_again() -> None:
     read = stored()
     assert (read.catch_up, read.last_boundary_at) == ("latest", boundary)
     assert read.last_message_id == messages()[0].pk
+
+
+def test_a_save_from_async_code_fires_nothing_again_either() -> None:
+    loaded = schedule()
+    boundary = make_due()
+    loaded.refresh_from_db()
+    assert tick("default") == 1
+
+    async_to_sync(loaded.asave)()
+
+    assert tick("default") == 0
+    assert boundaries_fired() == [boundary]
+
+
+def test_a_form_of_the_model_does_not_show_what_schedulers_keep() -> None:
+    form = modelform_factory(Schedule, fields="__all__")
+
+    assert set(form.base_fields).isdisjoint(Schedule.KEPT_BY_SCHEDULERS)
+
+
+def test_what_was_set_is_written_though_other_columns_were_loaded_or_saved_first() -> None:
+    schedule()
+    moment = now() - timedelta(seconds=1)
+
+    loaded = Schedule.objects.defer("queue").get()
+    loaded.next_run_at = moment
+    assert loaded.queue == "orders"
+    loaded.save(update_fields=["catch_up"])
+    loaded.save()
+
+    assert stored().next_run_at == moment
+
+
+def test_what_was_set_is_written_again_after_a_rollback() -> None:
+    loaded = schedule()
+    loaded.next_run_at = moment = now() - timedelta(seconds=1)
+    with suppress(ValueError), transaction.atomic():
+        loaded.save()
+        raise ValueError
+
+    loaded.save()
+
+    assert stored().next_run_at == moment
+
+
+def test_a_copy_of_a_schedule_can_be_saved() -> None:
+    loaded = schedule()
+    loaded.pk = None
+    loaded.name = "copy"
+
+    loaded.save()
+
+    assert stored("copy").spec == stored().spec
+
+
+def test_a_boundary_given_with_another_spec_is_the_one_that_fires() -> None:
+    schedule(spec="@every 1d")
+    moment = now() - timedelta(seconds=1)
+
+    Schedule.objects.update(spec="@every 1h", next_run_at=moment)
+
+    assert tick("default") == 1
+    assert boundaries_fired() == [moment]
+
+
+def test_a_boundary_given_with_a_row_made_by_hand_is_the_one_that_fires() -> None:
+    moment = now() - timedelta(seconds=1)
+    Schedule.objects.create(
+        name="by hand",
+        spec="@every 1h",
+        timezone="UTC",
+        queue="orders",
+        payload=b"{}",
+        headers={"content-type": "application/json"},
+        next_run_at=moment,
+    )
+
+    assert tick("default") == 1
+    assert boundaries_fired("by hand") == [moment]
+
+
+def test_a_message_that_no_index_can_hold_stops_none_of_the_others() -> None:
+    schedule("good")
+    schedule("large", payload=os.urandom(20_000))
+    for name in ("good", "large"):
+        make_due(name)
+    with session() as other:
+        other.execute("CREATE INDEX of_a_site ON django_outbox_message (payload)")
+        try:
+            assert tick("default") == 1
+        finally:
+            other.execute("DROP INDEX of_a_site")
+
+    assert messages()[0].headers["schedule"] == "good"
+    assert "index row requires 2" in (stored("large").last_error or "")
 
 
 def test_saving_writes_a_boundary_that_was_set_on_purpose() -> None:

@@ -17,9 +17,10 @@ from .. import Cursor
 INSERT = """
 WITH stored AS (
     INSERT INTO django_outbox_message
-        (queue, payload, headers, correlation_id, max_attempts, next_attempt_at, expires_at)
+        (queue, payload, headers, correlation_id, ref, max_attempts, next_attempt_at, expires_at)
     SELECT
-        %(queue)s, %(body)s, %(headers)s::jsonb, %(correlation_id)s, %(max_attempts)s::integer,
+        %(queue)s, %(body)s, %(headers)s::jsonb, %(correlation_id)s, %(ref)s,
+        %(max_attempts)s::integer,
         deadline.at, deadline.at + %(expires_in)s::float8 * interval '1 second'
     FROM (
         SELECT LEAST(
@@ -43,10 +44,10 @@ FROM stored
 INSERT_TIMER = """
 WITH stored AS (
     INSERT INTO django_outbox_message
-        (queue, payload, headers, correlation_id, timer_id, max_attempts,
+        (queue, payload, headers, correlation_id, ref, timer_id, max_attempts,
          next_attempt_at, expires_at)
     SELECT
-        %(queue)s, %(body)s, %(headers)s::jsonb, %(correlation_id)s, %(timer_id)s,
+        %(queue)s, %(body)s, %(headers)s::jsonb, %(correlation_id)s, %(ref)s, %(timer_id)s,
         %(max_attempts)s::integer,
         deadline.at, deadline.at + %(expires_in)s::float8 * interval '1 second'
     FROM (
@@ -76,10 +77,10 @@ FROM stored
 MOVE_TIMER = """
 WITH stored AS (
     INSERT INTO django_outbox_message AS live
-        (queue, payload, headers, correlation_id, timer_id, max_attempts,
+        (queue, payload, headers, correlation_id, ref, timer_id, max_attempts,
          next_attempt_at, expires_at)
     SELECT
-        %(queue)s, %(body)s, %(headers)s::jsonb, %(correlation_id)s, %(timer_id)s,
+        %(queue)s, %(body)s, %(headers)s::jsonb, %(correlation_id)s, %(ref)s, %(timer_id)s,
         %(max_attempts)s::integer,
         deadline.at, deadline.at + %(expires_in)s::float8 * interval '1 second'
     FROM (
@@ -92,22 +93,23 @@ WITH stored AS (
         ) AS at
     ) AS deadline
     ON CONFLICT (queue, timer_id) WHERE timer_id IS NOT NULL DO UPDATE SET
-        (payload, headers, correlation_id, max_attempts, next_attempt_at, expires_at,
+        (payload, headers, correlation_id, ref, max_attempts, next_attempt_at, expires_at,
          attempts_count, first_attempt_at, last_attempt_at, last_error) = (
             SELECT
-                version.payload, version.headers, version.correlation_id, version.max_attempts,
+                version.payload, version.headers, version.correlation_id, version.ref,
+                version.max_attempts,
                 version.next_attempt_at, version.expires_at, version.attempts_count,
                 version.first_attempt_at, version.last_attempt_at, version.last_error
             FROM (VALUES
-                (true, excluded.payload, excluded.headers, excluded.correlation_id,
+                (true, excluded.payload, excluded.headers, excluded.correlation_id, excluded.ref,
                  excluded.max_attempts, excluded.next_attempt_at, excluded.expires_at,
                  0, NULL, NULL, NULL),
-                (false, live.payload, live.headers, live.correlation_id,
+                (false, live.payload, live.headers, live.correlation_id, live.ref,
                  live.max_attempts, live.next_attempt_at, live.expires_at,
                  live.attempts_count, live.first_attempt_at, live.last_attempt_at,
                  live.last_error)
             ) AS version
-                (is_new, payload, headers, correlation_id, max_attempts, next_attempt_at,
+                (is_new, payload, headers, correlation_id, ref, max_attempts, next_attempt_at,
                  expires_at, attempts_count, first_attempt_at, last_attempt_at, last_error)
             WHERE CASE
                 WHEN version.is_new
@@ -138,6 +140,7 @@ def insert(cursor: Cursor, draft: Draft, *, notify: bool) -> int | None:
         "body": draft.body,
         "headers": json.dumps(draft.headers),
         "correlation_id": draft.correlation_id,
+        "ref": draft.ref,
         "timer_id": draft.timer_id,
         "max_attempts": draft.max_attempts,
         "activate_at": draft.activate_at,

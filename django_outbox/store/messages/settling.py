@@ -121,11 +121,11 @@ removed AS (
         held.fingerprint
 )
 INSERT INTO django_outbox_dead_letter
-    (original_id, message_id, queue, payload, headers, correlation_id, timer_id, created_at,
+    (original_id, message_id, queue, payload, headers, correlation_id, ref, timer_id, created_at,
      first_attempt_at, last_attempt_at, attempts_count, deliveries_count, failed_at,
      failure_reason, exception_class, last_exception, fingerprint)
 SELECT
-    id, message_id, queue, payload, headers, correlation_id, timer_id, created_at,
+    id, message_id, queue, payload, headers, correlation_id, ref, timer_id, created_at,
     CASE WHEN attempted THEN COALESCE(first_attempt_at, clock.now) ELSE first_attempt_at END,
     CASE WHEN attempted THEN clock.now ELSE last_attempt_at END,
     CASE WHEN attempted THEN LEAST(attempts_count, 2147483646) + 1 ELSE attempts_count END,
