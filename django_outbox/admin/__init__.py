@@ -1,0 +1,1 @@
+"""The pages of the Django admin, one module each."""

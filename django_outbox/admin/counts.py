@@ -1,0 +1,32 @@
+"""Counting that stops: a page never counts a million rows to say how many there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.paginator import Paginator
+from django.db.models import QuerySet
+from django.utils.functional import cached_property
+
+MOST_COUNTED = 10_000
+
+
+class Capped(int):
+    """A count that may have stopped at the most; then it reads `10,000+`."""
+
+    def __str__(self) -> str:
+        return f"{MOST_COUNTED:,}+" if self > MOST_COUNTED else f"{int(self):,}"
+
+
+def capped_count(queryset: QuerySet[Any]) -> Capped:
+    """Count the rows of a queryset, to one more than is shown at the most."""
+    return Capped(queryset.order_by().values("pk")[: MOST_COUNTED + 1].count())
+
+
+class CappedPaginator(Paginator[Any]):
+    """A paginator whose pages end where its counting does."""
+
+    @cached_property
+    def count(self) -> int:
+        queryset = self.object_list
+        return capped_count(queryset) if isinstance(queryset, QuerySet) else Capped(len(queryset))

@@ -1,0 +1,67 @@
+"""Payloads as people read them. Pure; what comes out is text, never markup."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .. import codecs
+from ..errors import InvalidPayload
+from ..messages import content_type
+
+MOST_SHOWN = 100_000
+"""Bytes of a payload that a page shows; the rest is there to download."""
+
+_ROW = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A payload to show: its text, whether it is text at all, and whether some is left out."""
+
+    text: str
+    is_text: bool
+    is_cut: bool
+    size: int
+
+
+def show(body: bytes, headers: Mapping[str, str] | None) -> Shown:
+    """Return a payload indented if it is JSON, as it is if it is text, else as a hex dump."""
+    size, is_cut = len(body), len(body) > MOST_SHOWN
+    head = bytes(body[:MOST_SHOWN])
+    text = _text(head, _kind(headers), is_cut=is_cut)
+    return Shown(hex_dump(head) if text is None else text, text is not None, is_cut, size)
+
+
+def hex_dump(body: bytes) -> str:
+    """Return the bytes sixteen to a line: where they are, their values, and their ASCII."""
+    lines = []
+    for start in range(0, len(body), _ROW):
+        row = body[start : start + _ROW]
+        values = row.hex(" ", 1).ljust(3 * _ROW - 1)
+        ascii_ = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{start:08x}  {values}  {ascii_}")
+    return "\n".join(lines)
+
+
+def _kind(headers: Any) -> str:
+    """Return the content type; headers written by hand may be anything."""
+    if not isinstance(headers, dict):
+        return codecs.BINARY
+    kind: Any = content_type(headers)
+    return kind if isinstance(kind, str) else codecs.BINARY
+
+
+def _text(body: bytes, kind: str, *, is_cut: bool) -> str | None:
+    """Return what can be read as text, None if it is bytes."""
+    is_json = codecs.is_json(kind)
+    if not is_json and not kind.startswith("text/"):
+        return None
+    try:
+        if is_json and not is_cut:
+            return json.dumps(codecs.decode(body, kind), indent=2, ensure_ascii=False)
+        return body.decode(errors="replace" if is_cut else "strict")
+    except (InvalidPayload, ValueError, RecursionError):
+        return None
