@@ -83,7 +83,9 @@ class Cron:
         start = self._instant(_midnight(day))
         while day <= last:
             end = self._instant(_midnight(day + DAY))
-            if end - start == DAY and self._offset(start - MOMENT) == self._offset(end - MOMENT):
+            is_plain = self._offset(start - MOMENT) == self._offset(end - MOMENT)
+            # A day may be over before it is `after`: clocks set back over midnight repeat its end.
+            if end - start == DAY and is_plain and counted < end:
                 if counted < start - MOMENT:
                     total += self._walk(counted, start - MOMENT)
                     counted = start - MOMENT

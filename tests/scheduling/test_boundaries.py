@@ -220,6 +220,19 @@ def test_the_boundary_that_stands_for_a_skipped_day_is_counted() -> None:
     assert spec.count(start, start + timedelta(days=3)) == 19
 
 
+def test_boundaries_are_counted_right_from_within_an_hour_that_came_back_over_midnight() -> None:
+    # Casey set its clocks back from 02:00 to 23:00 of the day before.
+    spec = parse("@cron 5,48,43,51 * * * * Antarctica/Casey", default_zone="UTC")
+    assert isinstance(spec, Cron)
+    start = datetime(2010, 3, 4, 15, 23, tzinfo=UTC)
+    end = datetime(2010, 3, 5, 23, 26, tzinfo=UTC)
+    walked, moment = 0, start
+    while (moment := spec.after(moment)) <= end:
+        walked += 1
+
+    assert spec.count(start, end) == walked == 128
+
+
 def test_every_keeps_its_own_seconds_when_it_skips_forward() -> None:
     odd = START + timedelta(seconds=7, microseconds=123_456)
 
