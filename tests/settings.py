@@ -9,5 +9,6 @@ postgres.provide()
 
 DATABASES = {"default": postgres.database(), "orders": postgres.database("orders")}
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.testapp"]
+MIDDLEWARE = [*MIDDLEWARE, "tests.policy.content_security_policy"]
 DEBUG = False
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

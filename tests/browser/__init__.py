@@ -1,0 +1,1 @@
+"""The admin in a real browser, on the example project."""
