@@ -24,6 +24,7 @@ DEFAULTS: dict[str, Any] = {
     "LISTEN_DATABASE": None,
     "EXCEPTION_RENDERER": None,
     "SCHEDULES": {},
+    "OVERVIEW_OLDEST_READY": 300.0,
 }
 
 
@@ -72,6 +73,11 @@ class Settings:
     def schedules(self) -> dict[str, dict[str, Any]]:
         """Schedules by name, each with its `spec`, `queue` and options of `outbox.schedule`."""
         return dict(_get("SCHEDULES"))
+
+    @property
+    def overview_oldest_ready(self) -> float:
+        """Seconds that a ready message may wait before the admin's overview warns of it."""
+        return float(_get("OVERVIEW_OLDEST_READY"))
 
     @property
     def renders_exceptions(self) -> bool:
@@ -152,4 +158,5 @@ _RULES: dict[str, Callable[[object], str | None]] = {
     "LISTEN_DATABASE": _alias,
     "EXCEPTION_RENDERER": _renderer,
     "SCHEDULES": _schedules,
+    "OVERVIEW_OLDEST_READY": _positive_seconds,
 }

@@ -39,6 +39,7 @@ def ours() -> list[CheckMessage]:
             "MAX_PAYLOAD_BYTES": 1,
             "LISTEN_DATABASE": "orders",
             "EXCEPTION_RENDERER": "builtins.repr",
+            "OVERVIEW_OLDEST_READY": 60,
         },
         {"POLL_INTERVAL": 5, "LISTEN_DATABASE": None, "EXCEPTION_RENDERER": str},
         {"EXCEPTION_RENDERER": None},
@@ -108,6 +109,11 @@ def test_e002_an_unknown_setting(settings: LazySettings, name: Any, hint: str) -
         ("EXCEPTION_RENDERER", "builtins.nothing"),
         ("EXCEPTION_RENDERER", "no dots"),
         ("EXCEPTION_RENDERER", "sys.path"),
+        ("OVERVIEW_OLDEST_READY", 0),
+        ("OVERVIEW_OLDEST_READY", -1),
+        ("OVERVIEW_OLDEST_READY", "300"),
+        ("OVERVIEW_OLDEST_READY", True),
+        ("OVERVIEW_OLDEST_READY", None),
     ],
 )
 def test_e003_a_bad_value(settings: LazySettings, name: str, value: Any) -> None:

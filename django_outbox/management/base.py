@@ -10,12 +10,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error as DatabaseError
 from django.db import connections
-from django.db.migrations.recorder import MigrationRecorder
 
+from ..migrated import APP, missing_migrations
 from ..publishing import default_alias
 from ..scheduling.declaring import declarations
-
-APP = "django_outbox"
 
 
 class OutboxCommand(BaseCommand):
@@ -48,7 +46,7 @@ class OutboxCommand(BaseCommand):
                 f"DATABASES[{alias!r}] to a PostgreSQL server."
             )
         try:
-            missing = _missing_migrations(alias)
+            missing = missing_migrations(alias)
         except DatabaseError as error:
             raise CommandError(f"The database {alias!r} cannot be used: {error}") from error
         if missing:
@@ -57,16 +55,6 @@ class OutboxCommand(BaseCommand):
                 f"Run: manage.py migrate {APP} --database {alias}"
             )
         return alias
-
-
-def _missing_migrations(alias: str) -> list[str]:
-    """Return our migrations that are on disk and not in the database."""
-    from django.db.migrations.loader import MigrationLoader
-
-    loader = MigrationLoader(None)
-    known = {name for app, name in loader.disk_migrations if app == APP}
-    applied = MigrationRecorder(connections[alias]).applied_migrations()
-    return sorted(known - {name for app, name in applied if app == APP})
 
 
 def log_to_stderr(verbosity: int) -> None:
