@@ -67,12 +67,25 @@ class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
     discard.alters_data = True  # type: ignore[attr-defined]
 
     def _batches(self) -> Iterator[list[int]]:
-        """Yield the ids in batches, in the order of the ids, each batch read when it is due."""
+        """Yield the ids in batches, in the order of the ids, each batch read when it is due.
+
+        What is buried meanwhile has a higher id than all there was at the start and is left alone:
+        letters that fail again as fast as they are replayed would keep this running for ever.
+        """
         if self.query.is_sliced:
             raise TypeError("Cannot replay or discard a slice; filter by id instead.")
         self._for_write = True
-        remaining = self.using(self.db).order_by("pk").values_list("pk", flat=True)
+        rows = self.using(self.db)
+        remaining = (
+            rows.filter(pk__lte=self._highest_id()).order_by("pk").values_list("pk", flat=True)
+        )
         last: Any = None
         while ids := list((remaining if last is None else remaining.filter(pk__gt=last))[:BATCH]):
             yield ids
             last = ids[-1]
+
+    def _highest_id(self) -> int:
+        """Return the highest id in the table, of any letter: one look at the primary key."""
+        letters = self.model._base_manager.using(self.db)  # noqa: SLF001 - Django's documented name
+        highest: int | None = letters.aggregate(highest=models.Max("pk"))["highest"]
+        return highest or 0

@@ -187,6 +187,35 @@ def test_the_statements_grow_with_batches_and_not_with_letters(
     assert not DeadLetter.objects.exists()
 
 
+def test_letters_buried_while_a_replay_runs_are_left_for_the_next_one(
+    make_letter: MakeLetter,
+) -> None:
+    failing = make_letter()
+    result = outbox.ReplayResult()
+    for batch in DeadLetter.objects.filter(queue="orders").replay_in_batches():
+        result += batch
+        assert result.replayed == 1, "it replays what has failed again since it began"
+        make_letter(message_id=failing.message_id)
+
+    assert result == outbox.ReplayResult(replayed=1, skipped=0)
+    assert DeadLetter.objects.get().message_id == failing.message_id
+
+
+def test_letters_buried_while_a_discard_runs_are_kept(make_letter: MakeLetter) -> None:
+    make_letter()
+
+    def bury_another(execute: Callable[..., Any], sql: str, *args: Any) -> Any:
+        result = execute(sql, *args)
+        if sql.lstrip().startswith("DELETE"):
+            make_letter(queue="refunds")
+        return result
+
+    with connection.execute_wrapper(bury_another):
+        assert DeadLetter.objects.all().discard() == 1
+
+    assert DeadLetter.objects.get().queue == "refunds"
+
+
 def test_replay_and_discard_obey_filters_over_any_column(make_letter: MakeLetter) -> None:
     make_letter(failure_reason="rejected", exception_class="outbox.Reject")
     old = make_letter(failed_at=CREATED)
