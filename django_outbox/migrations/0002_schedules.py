@@ -74,7 +74,8 @@ $$;
 
 CREATE TRIGGER django_outbox_schedule_changed
     BEFORE INSERT OR UPDATE OF
-        spec, timezone, queue, payload, headers, max_attempts, expires_in, catch_up, enabled
+        spec, timezone, queue, payload, headers, max_attempts, expires_in, catch_up, enabled,
+        next_run_at
     ON django_outbox_schedule
     FOR EACH ROW
     EXECUTE FUNCTION django_outbox_schedule_changed();

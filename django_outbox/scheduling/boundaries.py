@@ -46,7 +46,7 @@ def due(spec: Spec, *, next_run_at: datetime, now: datetime, catch_up: CatchUp) 
     count, following = _pass_over(spec, next_run_at, now)
     if catch_up == "latest":
         newest = _newest(spec, next_run_at, now)
-        return Due((newest,), count - 1, following)
+        return Due((newest,), max(0, count - 1), following)
     fire = tuple(_on_time(spec, next_run_at, now))
     return Due(fire, count - len(fire), following)
 

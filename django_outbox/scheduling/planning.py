@@ -38,7 +38,7 @@ class Work:
     @property
     def fires(self) -> list[Fire]:
         """The messages to insert, oldest boundary first."""
-        id_, default = self.candidate.id, _default_attempts(self.candidate.queue)
+        id_, default = self.candidate.id, default_attempts(self.candidate.queue)
         return [
             Fire(id_, boundary.astimezone(UTC).isoformat(), default) for boundary in self.boundaries
         ]
@@ -58,24 +58,29 @@ class Work:
 def work_out(candidate: Candidate, now: datetime) -> Work:
     """Return what a schedule that is due needs at `now`; raise if it holds what cannot be fired."""
     spec = parse(candidate.spec, default_zone=candidate.timezone)
-    names.validate_queue(candidate.queue)
-    parse_headers(candidate.headers)
-    checked_max_attempts(candidate.max_attempts)
-    checked_lifetime(candidate.expires_in, delay=timedelta(), moment=now)
+    check_message(candidate, now)
     if candidate.catch_up not in CATCH_UPS:
         raise ValueError(
             f"catch_up must be one of {', '.join(CATCH_UPS)}; it is {candidate.catch_up!r}."
         )
     what = due(
         spec,
-        next_run_at=_next_boundary(candidate, spec, now),
+        next_run_at=next_boundary(candidate, spec, now),
         now=now,
         catch_up=cast("CatchUp", candidate.catch_up),
     )
     return Work(candidate, what.fire, what.skipped, what.next_run_at)
 
 
-def _next_boundary(candidate: Candidate, spec: Spec, now: datetime) -> datetime:
+def check_message(candidate: Candidate, now: datetime) -> None:
+    """Raise if the row holds what no message can have that is published at `now`."""
+    names.validate_queue(candidate.queue)
+    parse_headers(candidate.headers)
+    checked_max_attempts(candidate.max_attempts)
+    checked_lifetime(candidate.expires_in, delay=timedelta(), moment=now)
+
+
+def next_boundary(candidate: Candidate, spec: Spec, now: datetime) -> datetime:
     """Return the boundary to go on with, which is yet to be worked out after some changes."""
     start = now if candidate.plan_from is None else min(as_utc(candidate.plan_from), now)
     plan = planned_for(candidate.spec, candidate.timezone)
@@ -85,7 +90,7 @@ def _next_boundary(candidate: Candidate, spec: Spec, now: datetime) -> datetime:
     return next_run_at if candidate.plan_from is None else in_step(spec, next_run_at, start)
 
 
-def _default_attempts(queue: str) -> int | None:
+def default_attempts(queue: str) -> int | None:
     """Return how often the queue's handler tries, None if it does not say or is not known here."""
     handler = registry.get(queue)
     attempts = None if handler is None else getattr(handler.retry, "max_attempts", None)

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings as django_settings
@@ -104,7 +105,7 @@ class Declaration:
             "spec": (self.text, written.spec),
             "timezone": (self.timezone, written.timezone),
             "queue": (draft.queue, written.queue),
-            "payload": (draft.body, bytes(written.body)),
+            "payload": (sha256(draft.body).digest(), bytes(written.digest)),
             "headers": (draft.headers, _json(written.headers)),
             "max_attempts": (draft.max_attempts, written.max_attempts),
             "expires_in": (lifetime, written.expires_in),

@@ -35,8 +35,8 @@ from .declaring import Declaring, declarations
 from .leadership import RENEW_EVERY, Leadership
 from .registration import Declaration
 from .stop_token import StopToken
-from .ticking import tick_batch
-from .transactions import will_pass
+from .ticking import tick, tick_batch
+from .transactions import LOCK_WAIT, will_pass
 
 logger = logging.getLogger("django_outbox")
 
@@ -79,6 +79,28 @@ def stand_by(stop: StopToken, *, using: str) -> None:
         scheduler = Scheduler(using, stop)
         with scheduler.watched():
             scheduler.stand_by()
+
+
+def tick_once(stop: StopToken, *, using: str) -> tuple[int, bool]:
+    """Write the declared schedules and fire what is due, without leading.
+
+    Returns how many messages were published, and whether something due had to be left because
+    somebody has had it locked for a while.
+    """
+    Declaring(using).write()
+    published = tick(using)
+    deadline = time.monotonic() + LOCK_WAIT
+    while is_left := _is_overdue(using):
+        if time.monotonic() > deadline or stop.wait(0.1):
+            break
+        published += tick(using)
+    return published, is_left
+
+
+def _is_overdue(using: str) -> bool:
+    with connections[using].cursor() as cursor:
+        first, _ = store.soonest(cursor, lately=0.0)
+    return first is not None and first <= 0
 
 
 @contextmanager
@@ -130,9 +152,10 @@ class Scheduler:
             except LeadershipLost as lost:
                 if lost.__cause__ is None:
                     self._say_standing_by(str(lost))
+                    self._stop.wait(0.1)
                 else:
                     self._outage.begin(lost.__cause__)
-                self._stop.wait(0.1)
+                    self._stop.wait(SLICE)
             except DatabaseError as error:
                 self._has_said = False
                 self._outage.begin(error)
@@ -167,9 +190,9 @@ class Scheduler:
     def _lead_or_wait(self) -> None:
         self._declare()
         wait = min(self._call(self._leadership.seconds_of_others), SLICE)
-        self._outage.end()
-        self._beat()
         if wait > 0:
+            self._outage.end()
+            self._beat()
             self._say_standing_by("Another scheduler leads.")
             self._stop.wait(wait)
         else:
@@ -195,6 +218,7 @@ class Scheduler:
             )
             self._stop.wait(HELD_UP_PAUSE)
         else:
+            self._outage.end()
             if not batch.has_more:
                 self._sleep()
 
@@ -205,13 +229,11 @@ class Scheduler:
         pause = HELD_UP_PAUSE
         while not self._stop.stopped:
             self._beat()
-            first, following = self._execute(store.soonest)
+            first, following = self._execute(store.soonest, lately=JUST_DUE)
             left = until - time.monotonic()
             due_in = left if following is None else min(left, following)
-            if first is not None and first <= 0:
-                if first < -JUST_DUE:  # right after a tick: somebody has locked it
-                    self._stop.wait(max(0.0, min(pause, due_in)))
-                return
+            if first is not None and first < -JUST_DUE:
+                due_in = min(due_in, pause)  # right after a tick: somebody has locked it
             if due_in <= 0 or self._stop.wait(min(SLICE, due_in)) or due_in <= SLICE:
                 return
             pause = 0.0

@@ -49,6 +49,14 @@ class Batch(NamedTuple):
     has_more: bool
 
 
+class _Frame(NamedTuple):
+    """A transaction's moment, whether it is ours alone, and when it should come to its end."""
+
+    now: datetime
+    is_ours: bool
+    ends_at: float
+
+
 def tick(using: str, *, owner: str | None = None, now: datetime | None = None) -> int:
     """Fire everything that is due and return the number of messages published.
 
@@ -66,14 +74,16 @@ def tick(using: str, *, owner: str | None = None, now: datetime | None = None) -
 def tick_batch(using: str, *, owner: str | None = None, now: datetime | None = None) -> Batch:
     """Do what one transaction may of a tick; the arguments are those of `tick`."""
     with bounded(using) as (cursor, is_ours):
+        ends_at = time.monotonic() + 2 * BATCH_SECONDS
         if owner is not None and not leases.holds(cursor, name=NAME, owner=owner):
             raise LeadershipLost("Another scheduler leads by now, or the lease has run out.")
         moment = now if now is not None else clock(cursor)
         ids = store.lock_due(cursor, now=moment, limit=BATCH)
         candidates = store.read(cursor, ids) if ids else []
         works, handled = _take_on(using, candidates, moment)
-        published = _carry_out(using, works, now=moment, is_ours=is_ours)
-        return Batch(published, has_more=handled < len(candidates) or handled == BATCH)
+        done = _carry_out(using, works, _Frame(moment, is_ours=is_ours, ends_at=ends_at))
+        is_full = handled < len(candidates) or handled == BATCH
+        return Batch(done.published, has_more=done.has_more or is_full)
 
 
 def _take_on(using: str, candidates: Sequence[Candidate], now: datetime) -> tuple[list[Work], int]:
@@ -93,20 +103,24 @@ def _take_on(using: str, candidates: Sequence[Candidate], now: datetime) -> tupl
     return works, len(candidates)
 
 
-def _carry_out(using: str, works: list[Work], *, now: datetime, is_ours: bool) -> int:
-    """Insert and advance, all at once; one by one if the database refuses something of it."""
+def _carry_out(using: str, works: list[Work], frame: _Frame) -> Batch:
+    """Insert and advance, all at once; if the database refuses something of it, by halves."""
     if not works:
-        return 0
+        return Batch(0, has_more=False)
     try:
         with transaction.atomic(using=using):
-            return _write(using, works, is_ours=is_ours)
+            return Batch(_write(using, works, is_ours=frame.is_ours), has_more=False)
     except (DatabaseError, _NotStored) as error:
         if is_of_the_database(error):
             raise
         if len(works) == 1:
-            _record_failure(using, works[0].candidate, error, now)
-            return 0
-        return sum(_carry_out(using, [work], now=now, is_ours=is_ours) for work in works)
+            _record_failure(using, works[0].candidate, error, frame.now)
+            return Batch(0, has_more=False)
+    if time.monotonic() > frame.ends_at:
+        return Batch(0, has_more=True)
+    half = len(works) // 2
+    first, second = (_carry_out(using, part, frame) for part in (works[:half], works[half:]))
+    return Batch(first.published + second.published, first.has_more or second.has_more)
 
 
 def _write(using: str, works: list[Work], *, is_ours: bool) -> int:

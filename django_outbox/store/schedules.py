@@ -72,9 +72,7 @@ ON CONFLICT (name) DO UPDATE SET
     expires_in = excluded.expires_in,
     catch_up = excluded.catch_up,
     enabled = CASE
-        WHEN schedule.declared_enabled = excluded.declared_enabled
-            AND schedule.withdrawn_at IS NULL
-        THEN schedule.enabled
+        WHEN schedule.declared_enabled = excluded.declared_enabled THEN schedule.enabled
         ELSE excluded.enabled
     END,
     declared_enabled = excluded.declared_enabled,
@@ -103,36 +101,60 @@ RETURNING id
 
 def upsert(cursor: Cursor, plan: Plan) -> int | None:
     """Write a schedule by its name; None if code declares what somebody else has made."""
-    cursor.execute(
-        UPSERT,
-        {
-            "name": plan.name,
-            "spec": plan.spec,
-            "timezone": plan.timezone,
-            "queue": plan.queue,
-            "body": plan.body,
-            "headers": json.dumps(plan.headers),
-            "max_attempts": plan.max_attempts,
-            "expires_in": plan.expires_in,
-            "catch_up": plan.catch_up,
-            "enabled": plan.enabled,
-            "declared_enabled": plan.enabled if plan.source == "code" else None,
-            "source": plan.source,
-            "next_run_at": plan.next_run_at,
-            "planned_for": plan.planned_for,
-        },
-    )
+    cursor.execute(UPSERT, _columns(plan))
     row = cursor.fetchone()
     return None if row is None else row[0]
 
 
+ADD = """
+INSERT INTO django_outbox_schedule
+    (name, spec, timezone, queue, payload, headers, max_attempts, expires_in, catch_up, enabled,
+     declared_enabled, source, next_run_at, planned_for)
+VALUES
+    (%(name)s, %(spec)s, %(timezone)s, %(queue)s, %(body)s, %(headers)s::jsonb,
+     %(max_attempts)s::integer, %(expires_in)s::interval, %(catch_up)s, %(enabled)s,
+     %(declared_enabled)s, %(source)s, %(next_run_at)s, %(planned_for)s)
+ON CONFLICT (name) DO NOTHING
+RETURNING id
+"""
+
+
+def add(cursor: Cursor, plan: Plan) -> int | None:
+    """Write a new schedule; None if there is one of its name, which stays as it is."""
+    cursor.execute(ADD, _columns(plan))
+    row = cursor.fetchone()
+    return None if row is None else row[0]
+
+
+def _columns(plan: Plan) -> dict[str, object]:
+    return {
+        "name": plan.name,
+        "spec": plan.spec,
+        "timezone": plan.timezone,
+        "queue": plan.queue,
+        "body": plan.body,
+        "headers": json.dumps(plan.headers),
+        "max_attempts": plan.max_attempts,
+        "expires_in": plan.expires_in,
+        "catch_up": plan.catch_up,
+        "enabled": plan.enabled,
+        "declared_enabled": plan.enabled if plan.source == "code" else None,
+        "source": plan.source,
+        "next_run_at": plan.next_run_at,
+        "planned_for": plan.planned_for,
+    }
+
+
 class Written(NamedTuple):
-    """What is written of a schedule, as far as it can be declared."""
+    """What is written of a schedule, as far as it can be declared.
+
+    Of the payload only its SHA-256, so that nothing large is read to compare it.
+    """
 
     spec: str
     timezone: str
     queue: str
-    body: bytes
+    digest: bytes
     headers: str
     max_attempts: int | None
     expires_in: float | None
@@ -144,7 +166,7 @@ class Written(NamedTuple):
 
 WRITTEN = """
 SELECT
-    name, spec, timezone, queue, payload, headers::text, max_attempts,
+    name, spec, timezone, queue, sha256(payload), headers::text, max_attempts,
     extract(epoch FROM expires_in)::float8, catch_up, declared_enabled, source,
     withdrawn_at IS NOT NULL
 FROM django_outbox_schedule
@@ -171,9 +193,12 @@ def be_the_one_writer(cursor: Cursor) -> None:
     cursor.execute(ONE_WRITER, {"key": 0x6F7574626F79})  # next to the key of the leases
 
 
+# What is switched off here comes back when it is declared again; what was off by hand stays off.
 WITHDRAW = """
 UPDATE django_outbox_schedule
-SET enabled = false, withdrawn_at = clock_timestamp()
+SET enabled = false,
+    declared_enabled = CASE WHEN enabled THEN NULL ELSE declared_enabled END,
+    withdrawn_at = clock_timestamp()
 WHERE source = 'code'
     AND (enabled OR withdrawn_at IS NULL)
     AND name <> ALL(%(declared)s::text[])
@@ -248,6 +273,17 @@ def read(cursor: Cursor, ids: Sequence[int]) -> list[Candidate]:
     """Return these schedules as they are now."""
     cursor.execute(READ, {"ids": list(ids)})
     return [Candidate._make(row) for row in cursor.fetchall()]
+
+
+HOLD = """
+SELECT id FROM django_outbox_schedule WHERE id = %(id)s FOR SHARE
+"""
+
+
+def hold(cursor: Cursor, schedule_id: int) -> bool:
+    """Keep a schedule as it is until this transaction ends; tell whether there is one."""
+    cursor.execute(HOLD, {"id": schedule_id})
+    return cursor.fetchone() is not None
 
 
 class Fire(NamedTuple):
@@ -383,7 +419,7 @@ SELECT
     (
         SELECT extract(epoch FROM min(tick_at))::float8
         FROM django_outbox_schedule
-        WHERE tick_at > clock.now
+        WHERE tick_at > clock.now - %(lately)s * interval '1 second'
     ) - clock.epoch
 FROM (
     SELECT
@@ -392,12 +428,12 @@ FROM (
 """
 
 
-def soonest(cursor: Cursor) -> tuple[float | None, float | None]:
+def soonest(cursor: Cursor, *, lately: float) -> tuple[float | None, float | None]:
     """Return the seconds until a tick has something to do, negative if it is overdue.
 
-    And those until it next becomes due, leaving out what is overdue.
+    And the same leaving out what has been overdue for longer than `lately` seconds.
     """
-    cursor.execute(SOONEST, {})
+    cursor.execute(SOONEST, {"lately": lately})
     first, following = cursor.fetchone()
     return first, following
 

@@ -284,6 +284,26 @@ def test_after_a_restart_of_the_database_the_same_process_goes_on(
     assert "Traceback" not in process.log
 
 
+def test_a_read_only_spell_is_told_of_once_and_its_end_too(start: Start, spare: Spare) -> None:
+    schedule(spec="@every 1s")
+    process = start()
+    leader_of([process])
+    spare.set_read_only("on")
+    try:
+        process.wait_for_log("does not answer the scheduler")
+        end = clock(spare) + timedelta(seconds=3)
+        wait_until(lambda: is_after(spare, end))
+    finally:
+        spare.set_read_only("off")
+
+    process.wait_for_log("answers the scheduler again")
+    back = clock(spare)
+    wait_until(lambda: boundaries()[-1] > back)
+    assert process.log.count("does not answer the scheduler") == 1
+    assert process.log.count("answers the scheduler again") == 1
+    assert_each_once(timedelta(seconds=1))
+
+
 def test_a_leader_whose_backend_answers_nothing_ends_soon_when_it_is_told_to(
     start: Start, spare: Spare
 ) -> None:

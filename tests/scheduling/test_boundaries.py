@@ -233,6 +233,15 @@ def test_boundaries_are_counted_right_from_within_an_hour_that_came_back_over_mi
     assert spec.count(start, end) == walked == 128
 
 
+def test_what_was_missed_longer_ago_than_is_counted_is_no_negative_count() -> None:
+    spec = parse("@cron 0-59 0-23 29 2 *", default_zone="UTC")
+    now = datetime(2026, 11, 30, tzinfo=UTC)
+
+    found = due(spec, next_run_at=now - timedelta(days=8 * 365), now=now, catch_up="latest")
+
+    assert (len(found.fire), found.skipped) == (1, 0)
+
+
 def test_every_keeps_its_own_seconds_when_it_skips_forward() -> None:
     odd = START + timedelta(seconds=7, microseconds=123_456)
 

@@ -448,6 +448,23 @@ def test_one_that_is_declared_again_is_enabled_and_fires_nothing_of_the_past(
     assert messages() == []
 
 
+def test_one_that_was_off_by_hand_is_off_when_it_is_declared_again(
+    declared: dict[str, Any],
+) -> None:
+    declare()
+    write_declared("default")
+    Schedule.objects.update(enabled=False)
+    forget(declared)
+    write_declared("default")
+    assert stored("tests.send_report").withdrawn_at is not None
+
+    declare()
+    write_declared("default")
+
+    read = stored("tests.send_report")
+    assert (read.enabled, read.withdrawn_at) == (False, None)
+
+
 def test_one_that_somebody_has_switched_off_stays_off_through_deploys() -> None:
     declare()
     write_declared("default")

@@ -12,7 +12,15 @@ from django.core.management import call_command
 
 from django_outbox.models import Schedule
 from django_outbox.testing import published, tick_schedules
-from tests.scheduling.helpers import make_due, put_boundary, schedule, stored
+from tests.scheduling.helpers import (
+    boundaries_fired,
+    committed,
+    make_due,
+    put_boundary,
+    schedule,
+    stored,
+)
+from tests.support import session
 
 pytestmark = pytest.mark.django_db
 
@@ -67,3 +75,20 @@ def test_what_it_has_written_is_fired_by_tick_schedules() -> None:
     assert tick_schedules(datetime(2026, 11, 30, 2, 0, tzinfo=UTC)) == 1
 
     assert published("billing")[0].headers["boundary"] == "2026-11-30T02:00:00+00:00"
+
+
+@committed
+def test_it_waits_for_what_is_locked_for_a_moment_and_says_what_it_leaves() -> None:
+    schedule()
+    boundary = make_due()
+    said = io.StringIO()
+    with session() as other:
+        other.execute("BEGIN")
+        other.execute("SELECT 1 FROM django_outbox_schedule FOR UPDATE")
+        call_command("outbox_scheduler", "--once", stdout=io.StringIO(), stderr=said)
+        other.execute("ROLLBACK")
+    assert "Somebody has locked schedules that are due" in said.getvalue()
+    assert boundaries_fired() == []
+
+    assert run(verbosity=1) == "Published 1 message(s).\n"
+    assert boundaries_fired() == [boundary]

@@ -832,6 +832,14 @@ def test_a_copy_of_a_schedule_can_be_saved() -> None:
     assert stored("copy").spec == stored().spec
 
 
+def test_a_boundary_that_is_taken_away_is_planned_from_that_moment() -> None:
+    schedule(spec="@every 1h")
+    before = now()
+    Schedule.objects.update(next_run_at=None)
+
+    assert tick("default", now=before + timedelta(hours=2, minutes=30)) == 2
+
+
 def test_a_boundary_given_with_another_spec_is_the_one_that_fires() -> None:
     schedule(spec="@every 1d")
     moment = now() - timedelta(seconds=1)
@@ -856,6 +864,32 @@ def test_a_boundary_given_with_a_row_made_by_hand_is_the_one_that_fires() -> Non
 
     assert tick("default") == 1
     assert boundaries_fired("by hand") == [moment]
+
+
+def test_one_refused_message_among_many_is_found_by_halves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for n in range(64):
+        schedule(f"s{n:02}", payload={"n": n})
+        make_due(f"s{n:02}")
+    write, tried = ticking._write, []
+
+    def note(using: str, works: Any, *, is_ours: bool) -> int:
+        tried.append(len(works))
+        return write(using, works, is_ours=is_ours)
+
+    monkeypatch.setattr(ticking, "_write", note)
+    with session() as other:
+        other.execute(
+            "ALTER TABLE django_outbox_message ADD CONSTRAINT no_sevens"
+            " CHECK (headers->>'schedule' <> 's07')"
+        )
+        try:
+            assert tick("default") == 63
+        finally:
+            other.execute("ALTER TABLE django_outbox_message DROP CONSTRAINT no_sevens")
+
+    assert len(tried) == 13  # all, and both halves of 64, 32, 16, 8, 4 and 2
 
 
 def test_a_message_that_no_index_can_hold_stops_none_of_the_others() -> None:

@@ -10,10 +10,8 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, connections
 
-from ...scheduling.declaring import write_declared
-from ...scheduling.running import stand_by
+from ...scheduling.running import stand_by, tick_once
 from ...scheduling.stop_token import StopToken
-from ...scheduling.ticking import tick
 from ..base import OutboxCommand, check_schedules, log_to_stderr
 
 
@@ -53,10 +51,14 @@ class Command(OutboxCommand):
 
     def _once(self, alias: str) -> int:
         try:
-            write_declared(alias)
-            return tick(alias)
+            published, is_left = tick_once(StopToken(), using=alias)
         except DatabaseError as error:
             raise CommandError(f"The database refused a statement: {error}") from error
+        if is_left:
+            self.stderr.write(
+                "Somebody has locked schedules that are due; the next run fires them."
+            )
+        return published
 
 
 def _stop_on_signals(stop: StopToken) -> None:

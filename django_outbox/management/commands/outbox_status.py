@@ -56,12 +56,14 @@ class Command(OutboxCommand):
         self._show(_schedule_table(planned))
         for schedule in planned:
             if schedule["last_error"]:
-                warning = f"{_shown(schedule['schedule'])}: {_shown(schedule['last_error'])}"
+                error = schedule["last_error"].partition("\n")[0]
+                warning = f"{_shown(schedule['schedule'])}: {_shown(error)}"
                 self.stdout.write(self.style.WARNING(self._printable(warning)))
-        if leader is None:
-            self.stdout.write(self.style.WARNING("No scheduler leads, so none of them is fired."))
-        else:
+        if leader is not None:
             self.stdout.write(self._printable(f"{leader} leads."))
+        elif any(schedule["enabled"] for schedule in planned):
+            warning = "No scheduler leads. Start one: manage.py outbox_scheduler"
+            self.stdout.write(self.style.WARNING(warning))
 
     def _show(self, rows: list[tuple[str, ...]]) -> None:
         """Write a table, its first column to the left and the others to the right."""
