@@ -4,6 +4,7 @@ E001  `OUTBOX` is not a dict
 E002  an unknown setting
 E003  a bad value
 E004  a handler whose message type cannot be resolved
+E005  a table that is not as the migrations made it (only with `check --database ALIAS`)
 W001  the database looks pooled, so LISTEN would not work on it
 W002  a handler that `max_deliveries` ends before its strategy does
 W003  the database that messages go to is not PostgreSQL
@@ -20,12 +21,14 @@ from django.apps.config import AppConfig
 from django.conf import settings as django_settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections
+from django.db import connections, router
+from django.db.migrations.recorder import MigrationRecorder
 
 from . import conf
 from .handlers import Handler, LateDecoder, registry
 from .publishing import default_alias
 from .scheduling.declaring import declarations
+from .schema import find_differences
 
 
 @checks.register()
@@ -114,6 +117,37 @@ def check_database(
             id="django_outbox.W003",
         )
     ]
+
+
+@checks.register(checks.Tags.database)
+def check_schema(
+    app_configs: Sequence[AppConfig] | None,
+    *,
+    databases: Sequence[str] | None = None,
+    **kwargs: Any,
+) -> list[checks.CheckMessage]:
+    """Report what is not as it should be in those of the databases that have our tables."""
+    return [
+        checks.Error(
+            difference.what,
+            hint=f"Mend it with: {difference.mend}",
+            obj=f"the database {alias!r}",
+            id="django_outbox.E005",
+        )
+        for alias in databases or ()
+        if _has_our_tables(alias)
+        for difference in find_differences(alias)
+    ]
+
+
+def _has_our_tables(alias: str) -> bool:
+    """Tell whether our migrations have been run there; before that there is nothing to check."""
+    connection = connections[alias]
+    if connection.vendor != "postgresql" or not router.allow_migrate("django_outbox", alias):
+        return False
+    return any(
+        app == "django_outbox" for app, _ in MigrationRecorder(connection).applied_migrations()
+    )
 
 
 @checks.register()

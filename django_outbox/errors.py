@@ -4,6 +4,10 @@ All derive from `OutboxError`; those about a bad value also from `ValueError`, s
 validates input need not know this package.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 from django.db.transaction import TransactionManagementError
 
 
@@ -49,3 +53,16 @@ class LeaseLost(OutboxError):
 
 class TransactionLeftOpen(OutboxError):
     """A handler returned with a transaction open, so what it wrote there is rolled back."""
+
+
+class SchemaError(OutboxError):
+    """The tables in the database are not as the migrations made them."""
+
+    def __init__(self, alias: str, differences: Sequence[object]) -> None:
+        self.alias = alias
+        self.differences = list(differences)
+        super().__init__(alias, self.differences)
+
+    def __str__(self) -> str:
+        lines = "\n".join(f"- {difference}" for difference in self.differences)
+        return f"The schema of django_outbox in the database {self.alias!r} differs:\n{lines}"

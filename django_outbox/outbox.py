@@ -13,6 +13,7 @@ from .errors import (
     PayloadError,
     PayloadTooLarge,
     ReservedName,
+    SchemaError,
     TransactionLeftOpen,
     TransactionRequired,
 )
@@ -34,6 +35,7 @@ from .scheduling.declaring import scheduled
 from .scheduling.registration import schedule, unschedule
 from .scheduling.running import run_schedules
 from .scheduling.stop_token import StopToken
+from .schema import validate_schema
 
 __all__ = [
     "ConstantRetry",
@@ -57,6 +59,7 @@ __all__ = [
     "ReservedName",
     "Retry",
     "RetryStrategy",
+    "SchemaError",
     "StopToken",
     "TimerConflict",
     "TransactionLeftOpen",
@@ -75,4 +78,5 @@ __all__ = [
     "schedule",
     "scheduled",
     "unschedule",
+    "validate_schema",
 ]
