@@ -48,8 +48,8 @@ DRIFTS = {
     "a missing index": (
         "DROP INDEX django_outbox_message_claim",
         (
-            "The index django_outbox_message_claim on django_outbox_message is missing. Mend it with: "
-            "CREATE INDEX CONCURRENTLY django_outbox_message_claim ON django_outbox_message USING "
+            "The index django_outbox_message_claim on django_outbox_message is missing. "
+            "Mend it with: CREATE INDEX CONCURRENTLY django_outbox_message_claim ON django_outbox_message USING "
             "btree (queue, next_attempt_at, id);"
         ),
     ),
@@ -69,8 +69,8 @@ DRIFTS = {
     ),
     "another predicate": (
         (
-            "DROP INDEX django_outbox_message_timer; CREATE UNIQUE INDEX django_outbox_message_timer"
-            f" ON {MESSAGE} (queue, timer_id) WHERE timer_id <> ''"
+            "DROP INDEX django_outbox_message_timer; "
+            f"CREATE UNIQUE INDEX django_outbox_message_timer ON {MESSAGE} (queue, timer_id) WHERE timer_id <> ''"
         ),
         "DROP INDEX CONCURRENTLY django_outbox_message_timer; CREATE UNIQUE INDEX CONCURRENTLY",
     ),
@@ -103,7 +103,8 @@ DRIFTS = {
         f"ALTER TABLE {MESSAGE} ALTER COLUMN attempts_count TYPE bigint",
         (
             "The column django_outbox_message.attempts_count is of type bigint instead of integer. "
-            "Mend it with: ALTER TABLE django_outbox_message ALTER COLUMN attempts_count TYPE integer;"
+            "Mend it with: ALTER TABLE django_outbox_message "
+            "ALTER COLUMN attempts_count TYPE integer;"
         ),
     ),
     "a missing default": (
