@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
@@ -24,6 +24,11 @@ from django.urls import URLPattern, path, reverse
 from ..publishing import default_alias
 from .counts import CappedPaginator
 
+if TYPE_CHECKING:
+    _ModelAdmin = admin.ModelAdmin[Any]
+else:
+    _ModelAdmin = admin.ModelAdmin  # generic in the stubs only
+
 
 @dataclass(frozen=True, slots=True)
 class Tool:
@@ -37,7 +42,7 @@ class Tool:
     is_destructive: bool = False
 
 
-class OutboxAdmin(admin.ModelAdmin[Any]):
+class OutboxAdmin(_ModelAdmin):
     """The ground of each page."""
 
     tools: ClassVar[Sequence[Tool]] = ()
@@ -62,6 +67,14 @@ class OutboxAdmin(admin.ModelAdmin[Any]):
 
     # Tools: what can be done to one object
 
+    def may_use(self, request: HttpRequest, tool: Tool) -> bool:
+        """Tell whether the user sees the tool, and may use it."""
+        return self.may(request, tool.permission)
+
+    def gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Answer for an object that is not there, or not any more."""
+        raise Http404(f"There is no {self.opts.verbose_name} {object_id} any more.")
+
     def get_urls(self) -> list[URLPattern]:
         own = [
             path(
@@ -83,13 +96,13 @@ class OutboxAdmin(admin.ModelAdmin[Any]):
 
     def _tool_view(self, tool: Tool) -> Callable[..., HttpResponse]:
         def view(request: HttpRequest, object_id: str) -> HttpResponse:
-            if not self.has_view_permission(request) or not self.may(request, tool.permission):
+            if not self.has_view_permission(request) or not self.may_use(request, tool):
                 raise PermissionDenied
             if request.method != "POST" and not tool.asks:
                 return HttpResponseNotAllowed(["POST"])
             obj = self.get_object(request, unquote(object_id))
             if obj is None:
-                raise Http404(f"There is no {self.opts.verbose_name} {object_id} any more.")
+                return self.gone(request, object_id)
             response: HttpResponse | None = getattr(self, tool.name)(request, obj)
             return response or redirect(self.url_of("changelist"))
 
@@ -102,7 +115,7 @@ class OutboxAdmin(admin.ModelAdmin[Any]):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        allowed = [tool for tool in self.tools if self.may(request, tool.permission)]
+        allowed = [tool for tool in self.tools if self.may_use(request, tool)]
         links = [(tool, self.url_of(tool.name, object_id)) for tool in allowed]
         return super().change_view(
             request, object_id, form_url, {"tools": links, **(extra_context or {})}
@@ -112,9 +125,9 @@ class OutboxAdmin(admin.ModelAdmin[Any]):
 
     def log(
         self, request: HttpRequest, what: str, *, obj: Model | None = None, flag: int = CHANGE
-    ) -> None:
+    ) -> LogEntry:
         """Write to the admin's log who has done what, to one object or to many."""
-        LogEntry.objects.create(
+        return LogEntry.objects.create(
             user_id=request.user.pk or 0,
             content_type=ContentType.objects.get_for_model(self.model),
             object_id=None if obj is None else str(obj.pk),

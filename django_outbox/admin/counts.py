@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.utils.functional import cached_property
+
+if TYPE_CHECKING:
+    _Paginator = Paginator[Any]
+else:
+    _Paginator = Paginator  # generic in the stubs only
 
 MOST_COUNTED = 10_000
 
@@ -23,7 +28,7 @@ def capped_count(queryset: QuerySet[Any]) -> Capped:
     return Capped(queryset.order_by().values("pk")[: MOST_COUNTED + 1].count())
 
 
-class CappedPaginator(Paginator[Any]):
+class CappedPaginator(_Paginator):
     """A paginator whose pages end where its counting does."""
 
     @cached_property
