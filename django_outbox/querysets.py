@@ -55,16 +55,20 @@ class DeadLetterQuerySet(models.QuerySet["DeadLetter"]):
 
     def discard(self) -> int:
         """Delete these letters for good and return how many there were."""
-        discarded = 0
+        return sum(self.discard_in_batches())
+
+    def discard_in_batches(self) -> Iterator[int]:
+        """Discard as `discard` does and yield how many each batch was when it is done."""
         for ids in self._batches():
             with connections[self.db].cursor() as cursor:
-                discarded += store.discard(cursor, ids)
-        return discarded
+                discarded = store.discard(cursor, ids)
+            yield discarded
 
     # No template may change anything by naming them.
     replay.alters_data = True  # type: ignore[attr-defined]
     replay_in_batches.alters_data = True  # type: ignore[attr-defined]
     discard.alters_data = True  # type: ignore[attr-defined]
+    discard_in_batches.alters_data = True  # type: ignore[attr-defined]
 
     def _batches(self) -> Iterator[list[int]]:
         """Yield the ids in batches, in the order of the ids, each batch read when it is due.

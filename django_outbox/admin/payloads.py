@@ -31,7 +31,7 @@ def show(body: bytes, headers: Mapping[str, str] | None) -> Shown:
     """Return a payload indented if it is JSON, as it is if it is text, else as a hex dump."""
     size, is_cut = len(body), len(body) > MOST_SHOWN
     head = bytes(body[:MOST_SHOWN])
-    text = _text(head, _kind(headers), is_cut=is_cut)
+    text = _text(head, kind_of(headers), is_cut=is_cut)
     return Shown(hex_dump(head) if text is None else text, text is not None, is_cut, size)
 
 
@@ -46,7 +46,7 @@ def hex_dump(body: bytes) -> str:
     return "\n".join(lines)
 
 
-def _kind(headers: Any) -> str:
+def kind_of(headers: Any) -> str:
     """Return the content type; headers written by hand may be anything."""
     if not isinstance(headers, dict):
         return codecs.BINARY
@@ -54,14 +54,32 @@ def _kind(headers: Any) -> str:
     return kind if isinstance(kind, str) else codecs.BINARY
 
 
+def pretty_json(body: bytes, kind: str) -> str | None:
+    """Return JSON indented, None if it is none. What UTF-8 cannot hold stays as an escape."""
+    try:
+        value = codecs.decode(body, kind)
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+        return text if _is_utf8(text) else json.dumps(value, indent=2)
+    except (InvalidPayload, ValueError, RecursionError):
+        return None
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return True
+
+
 def _text(body: bytes, kind: str, *, is_cut: bool) -> str | None:
     """Return what can be read as text, None if it is bytes."""
     is_json = codecs.is_json(kind)
     if not is_json and not kind.startswith("text/"):
         return None
+    if is_json and not is_cut:
+        return pretty_json(body, kind)
     try:
-        if is_json and not is_cut:
-            return json.dumps(codecs.decode(body, kind), indent=2, ensure_ascii=False)
         return body.decode(errors="replace" if is_cut else "strict")
-    except (InvalidPayload, ValueError, RecursionError):
+    except ValueError:
         return None

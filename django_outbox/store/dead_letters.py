@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from . import Cursor
 
@@ -51,8 +53,16 @@ SELECT
     (SELECT count(*) FROM announced)
 """
 
+MOMENT_BEFORE = """
+SELECT clock_timestamp() - %(seconds)s * interval '1 second'
+"""
+
 DISCARD = """
 DELETE FROM django_outbox_dead_letter WHERE id = ANY(%(ids)s) RETURNING id
+"""
+
+EDIT = """
+UPDATE django_outbox_dead_letter SET payload = %(body)s WHERE id = %(id)s RETURNING id
 """
 
 COUNTS = """
@@ -72,6 +82,13 @@ def replay(
     return replayed, found - replayed
 
 
+def moment_before(cursor: Cursor, age: timedelta) -> datetime:
+    """Return the moment so long before now, on the database's clock."""
+    cursor.execute(MOMENT_BEFORE, {"seconds": age.total_seconds()})
+    moment: datetime = cursor.fetchone()[0]
+    return moment
+
+
 def discard(cursor: Cursor, ids: Sequence[int]) -> int:
     """Delete these letters and return how many were there."""
     cursor.execute(DISCARD, {"ids": list(ids)})
@@ -82,3 +99,148 @@ def counts(cursor: Cursor) -> dict[str, int]:
     """Count the dead letters of every queue that has any."""
     cursor.execute(COUNTS, {})
     return dict(cursor.fetchall())
+
+
+def edit(cursor: Cursor, letter_id: int, body: bytes) -> bool:
+    """Write another payload and lock the letter; False if it is gone."""
+    cursor.execute(EDIT, {"id": letter_id, "body": body})
+    return cursor.fetchone() is not None
+
+
+# What follows hops from one value to the next along an index, so it costs as many looks at the
+# index as there are values, however many letters share them.
+
+QUEUES = """
+WITH RECURSIVE found AS (
+    (SELECT queue FROM django_outbox_dead_letter ORDER BY queue LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT letter.queue FROM django_outbox_dead_letter AS letter
+        WHERE letter.queue > found.queue ORDER BY letter.queue LIMIT 1
+    )
+    FROM found
+    WHERE found.queue IS NOT NULL
+)
+SELECT queue FROM found WHERE queue IS NOT NULL LIMIT %(most)s
+"""
+
+EXCEPTION_CLASSES = """
+WITH RECURSIVE found AS (
+    (
+        SELECT exception_class FROM django_outbox_dead_letter
+        WHERE exception_class IS NOT NULL ORDER BY exception_class LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT letter.exception_class FROM django_outbox_dead_letter AS letter
+        WHERE letter.exception_class > found.exception_class
+        ORDER BY letter.exception_class LIMIT 1
+    )
+    FROM found
+    WHERE found.exception_class IS NOT NULL
+)
+SELECT exception_class FROM found WHERE exception_class IS NOT NULL LIMIT %(most)s
+"""
+
+GROUPS = """
+WITH RECURSIVE found AS (
+    (
+        SELECT queue, failure_reason, fingerprint FROM django_outbox_dead_letter
+        WHERE (queue, failure_reason, fingerprint) > (%(queue)s, %(reason)s, %(fingerprint)s)
+        ORDER BY queue, failure_reason, fingerprint
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT following.queue, following.failure_reason, following.fingerprint
+    FROM found
+    CROSS JOIN LATERAL (
+        SELECT letter.queue, letter.failure_reason, letter.fingerprint
+        FROM django_outbox_dead_letter AS letter
+        WHERE (letter.queue, letter.failure_reason, letter.fingerprint)
+            > (found.queue, found.failure_reason, found.fingerprint)
+        ORDER BY letter.queue, letter.failure_reason, letter.fingerprint
+        LIMIT 1
+    ) AS following
+)
+SELECT
+    cause.queue, cause.failure_reason, cause.fingerprint,
+    newest.exception_class, newest.head, counted.letters, oldest.failed_at, newest.failed_at
+FROM (SELECT * FROM found LIMIT %(most)s) AS cause
+CROSS JOIN LATERAL (
+    SELECT exception_class, left(last_exception, %(head)s) AS head, failed_at
+    FROM django_outbox_dead_letter AS letter
+    WHERE (letter.queue, letter.failure_reason, letter.fingerprint)
+        = (cause.queue, cause.failure_reason, cause.fingerprint)
+    ORDER BY failed_at DESC
+    LIMIT 1
+) AS newest
+CROSS JOIN LATERAL (
+    SELECT failed_at
+    FROM django_outbox_dead_letter AS letter
+    WHERE (letter.queue, letter.failure_reason, letter.fingerprint)
+        = (cause.queue, cause.failure_reason, cause.fingerprint)
+    ORDER BY failed_at
+    LIMIT 1
+) AS oldest
+CROSS JOIN LATERAL (
+    SELECT count(*) AS letters
+    FROM (
+        SELECT 1
+        FROM django_outbox_dead_letter AS letter
+        WHERE (letter.queue, letter.failure_reason, letter.fingerprint)
+            = (cause.queue, cause.failure_reason, cause.fingerprint)
+        LIMIT %(most_counted)s
+    ) AS some
+) AS counted
+ORDER BY cause.queue, cause.failure_reason, cause.fingerprint
+"""
+
+
+class Cause(NamedTuple):
+    """What identifies a group of letters; the empty one comes before all others."""
+
+    queue: str = ""
+    failure_reason: str = ""
+    fingerprint: str = ""
+
+
+class Group(NamedTuple):
+    """The letters of one cause; class and error are those of the newest."""
+
+    cause: Cause
+    exception_class: str | None
+    head: str | None
+    letters: int
+    first_seen: datetime
+    last_seen: datetime
+
+
+def queues(cursor: Cursor, *, most: int) -> list[str]:
+    """Return the queues that have letters, in the order of their names."""
+    cursor.execute(QUEUES, {"most": most})
+    return [queue for (queue,) in cursor.fetchall()]
+
+
+def exception_classes(cursor: Cursor, *, most: int) -> list[str]:
+    """Return the exception classes of letters, in the order of their names."""
+    cursor.execute(EXCEPTION_CLASSES, {"most": most})
+    return [name for (name,) in cursor.fetchall()]
+
+
+def groups(cursor: Cursor, *, after: Cause, most: int, most_counted: int, head: int) -> list[Group]:
+    """Return the groups that come after a cause, each counted up to `most_counted` letters.
+
+    Of the newest letter's error the first `head` characters are read.
+    """
+    cursor.execute(
+        GROUPS,
+        {
+            "queue": after.queue,
+            "reason": after.failure_reason,
+            "fingerprint": after.fingerprint,
+            "most": most,
+            "most_counted": most_counted,
+            "head": head,
+        },
+    )
+    return [Group(Cause(*row[:3]), *row[3:]) for row in cursor.fetchall()]
