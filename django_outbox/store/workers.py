@@ -103,12 +103,17 @@ WHERE id IN (
     LIMIT 10000
     FOR UPDATE SKIP LOCKED
 )
+RETURNING id
 """
 
 
-def prune(cursor: Cursor, *, lost: float, counters: float) -> None:
-    """Forget processes unheard of for `lost` seconds, and counters older than `counters`."""
+def prune(cursor: Cursor, *, lost: float, counters: float) -> int:
+    """Forget processes unheard of for `lost` seconds, and 10,000 counters older than `counters`.
+
+    Returns how many counters it were.
+    """
     cursor.execute(PRUNE, {"lost": lost, "counters": counters})
+    return len(cursor.fetchall())
 
 
 def _columns(tallies: Mapping[str, Tally]) -> dict[str, list[str] | list[int]]:

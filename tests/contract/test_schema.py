@@ -49,8 +49,8 @@ DRIFTS = {
         "DROP INDEX django_outbox_message_claim",
         (
             "The index django_outbox_message_claim on django_outbox_message is missing. "
-            "Mend it with: CREATE INDEX CONCURRENTLY django_outbox_message_claim ON django_outbox_message USING "
-            "btree (queue, next_attempt_at, id);"
+            "Mend it with: CREATE INDEX CONCURRENTLY django_outbox_message_claim "
+            "ON django_outbox_message USING btree (queue, next_attempt_at, id);"
         ),
     ),
     "a unique index that is not unique": (
@@ -70,7 +70,8 @@ DRIFTS = {
     "another predicate": (
         (
             "DROP INDEX django_outbox_message_timer; "
-            f"CREATE UNIQUE INDEX django_outbox_message_timer ON {MESSAGE} (queue, timer_id) WHERE timer_id <> ''"
+            f"CREATE UNIQUE INDEX django_outbox_message_timer ON {MESSAGE} (queue, timer_id)"
+            " WHERE timer_id <> ''"
         ),
         "DROP INDEX CONCURRENTLY django_outbox_message_timer; CREATE UNIQUE INDEX CONCURRENTLY",
     ),
