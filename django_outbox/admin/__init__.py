@@ -1,1 +1,3 @@
 """The pages of the Django admin, one module each."""
+
+from . import messages as messages

@@ -1,7 +1,8 @@
 """The statements on `django_outbox_message`, each beside the function that runs it.
 
 A message is inserted (`publishing`), claimed under a fresh token (`claiming`), and then settled by
-whoever has that token (`settling`); `reading` is for tests and for people.
+whoever has that token (`settling`); `reading` is for tests and for people, `operating` for what
+people do to messages by hand.
 """
 
 from .claiming import Lane, claim, first_due, soonest
