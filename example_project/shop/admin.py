@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
+from django_outbox.admin import OutboxTrailInline
 from example_project.shop.models import (
     Cart,
     CartReminder,
@@ -23,8 +24,13 @@ admin.site.register(
     list_display=["reference", "customer", "product", "quantity", "placed_at"],
     list_select_related=["customer", "product"],
     list_filter=["product"],
+    inlines=[OutboxTrailInline],
 )
-admin.site.register(Cart, list_display=["reference", "customer", "product", "pieces", "order"])
+admin.site.register(
+    Cart,
+    list_display=["reference", "customer", "product", "pieces", "order"],
+    inlines=[OutboxTrailInline],
+)
 admin.site.register(CartReminder, list_display=["cart", "pieces", "sent_at"])
 admin.site.register(StockBooking, list_display=["order", "product", "quantity"])
 admin.site.register(Payment, list_display=["receipt", "order", "amount", "attempt"])

@@ -21,4 +21,5 @@ def cart_timer(cart: Cart) -> dict[str, Any]:
         "timer_conflict": "extend",
         "activate_in": ABANDONED_AFTER,
         "correlation_id": cart.reference,
+        "ref": cart,
     }

@@ -54,7 +54,7 @@ def book_stock(message: outbox.Message[OrderStep]) -> outbox.OutboxResponse:
     if not in_stock.update(stock=F("stock") - order.quantity):
         raise outbox.Reject(f"{order} is of more than there is in stock")
     StockBooking.objects.create(order=order, product=order.product, quantity=order.quantity)
-    return outbox.OutboxResponse(message.payload, queue="payments")
+    return outbox.OutboxResponse(message.payload, queue="payments", ref=order)
 
 
 @outbox.handler(
@@ -80,7 +80,7 @@ def take_payment(message: outbox.Message[OrderStep]) -> outbox.OutboxResponse:
             "attempt": message.attempt,
         },
     )
-    return outbox.OutboxResponse(message.payload, queue="shipments")
+    return outbox.OutboxResponse(message.payload, queue="shipments", ref=order)
 
 
 @outbox.handler("shipments", lease_ttl=LEASE_TTL)

@@ -15,7 +15,9 @@ def place_order(customer: Customer, product: Product, quantity: int) -> Order:
     """Write the order and publish it: both are there after the commit, or neither is."""
     with transaction.atomic():
         order = Order.objects.create(customer=customer, product=product, quantity=quantity)
-        outbox.publish({"order_id": order.pk}, queue="orders", correlation_id=order.reference)
+        outbox.publish(
+            {"order_id": order.pk}, queue="orders", correlation_id=order.reference, ref=order
+        )
     return order
 
 
