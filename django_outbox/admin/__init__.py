@@ -1,4 +1,5 @@
 """The pages of the Django admin, one module each."""
 
+from . import dead_letters as dead_letters
 from . import messages as messages
 from .trail import OutboxTrailInline as OutboxTrailInline

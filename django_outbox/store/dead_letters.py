@@ -185,12 +185,11 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT count(*) AS letters
     FROM (
-        SELECT 1
-        FROM django_outbox_dead_letter AS letter
+        SELECT 1 FROM django_outbox_dead_letter AS letter
         WHERE (letter.queue, letter.failure_reason, letter.fingerprint)
             = (cause.queue, cause.failure_reason, cause.fingerprint)
         LIMIT %(most_counted)s
-    ) AS some
+    ) AS letter
 ) AS counted
 ORDER BY cause.queue, cause.failure_reason, cause.fingerprint
 """

@@ -8,6 +8,8 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
+from tests.contract.conftest import make_letter, make_letters  # noqa: F401 - fixtures
+
 Login = Callable[..., Client]
 
 

@@ -1,0 +1,486 @@
+"""Replaying and discarding dead letters in the admin: some, all that match, and one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connection, connections
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import escape
+
+from django_outbox import outbox
+from django_outbox.models import DeadLetter, OutboxMessage
+
+from .conftest import Login
+
+pytestmark = pytest.mark.django_db
+
+LIST = reverse("admin:django_outbox_deadletter_changelist")
+HOSTILE = "<script>alert(1)</script>\"><img src=x onerror='alert(2)'>"
+ACTIONS = {
+    "replay_chosen": "replay_deadletter",
+    "replay_chosen_slowly": "replay_deadletter",
+    "discard_chosen": "discard_deadletter",
+}
+
+MakeLetter = Callable[..., DeadLetter]
+MakeLetters = Callable[..., None]
+
+
+def act(client: Client, action: str, *letters: DeadLetter, query: str = "", **fields: Any) -> Any:
+    """Post an action on these letters, as the form of the list does."""
+    data = {
+        "action": action,
+        "index": 0,
+        "select_across": 0,
+        "per_second": "10",
+        "_selected_action": [letter.pk for letter in letters],
+        **fields,
+    }
+    return client.post(LIST + query, data)
+
+
+def act_on_all(client: Client, action: str, query: str = "", **fields: Any) -> Any:
+    """Post an action on all letters that match the filter."""
+    some = DeadLetter.objects.order_by("id")[0]
+    return act(client, action, some, query=query, select_across=1, **fields)
+
+
+def told(client: Client) -> list[str]:
+    """Return what the next page tells the user."""
+    return [str(message) for message in client.get(LIST).context["messages"]]
+
+
+def logged() -> list[str]:
+    return list(LogEntry.objects.order_by("id").values_list("change_message", flat=True))
+
+
+def tool(letter: DeadLetter, name: str) -> str:
+    return reverse(f"admin:django_outbox_deadletter_{name}", args=[letter.pk])
+
+
+# Replay
+
+
+def test_the_selected_letters_are_replayed_and_no_others(
+    superuser: Client, make_letter: MakeLetter
+) -> None:
+    first, second, other = make_letter(), make_letter(), make_letter()
+    response = act(superuser, "replay_chosen", first, second)
+
+    assert response.status_code == 302
+    assert set(OutboxMessage.objects.values_list("message_id", flat=True)) == {
+        first.message_id,
+        second.message_id,
+    }
+    assert DeadLetter.objects.get() == other
+    assert told(superuser) == ["Replayed 2 dead letters."]
+    entry = LogEntry.objects.get()
+    assert entry.user.get_username() == "user0"
+    assert entry.change_message == (
+        f"Replayed 2 dead letters. Asked to replay: selected, with the ids {first.pk}, {second.pk}."
+    )
+
+
+def test_all_that_match_the_filter_are_replayed_beyond_the_page(
+    superuser: Client, make_letters: MakeLetters
+) -> None:
+    make_letters(120)
+    make_letters(3, queue="refunds")
+    act_on_all(superuser, "replay_chosen", "?queue=orders&reason=retry_terminal")
+
+    assert OutboxMessage.objects.filter(queue="orders").count() == 120
+    assert DeadLetter.objects.count() == 3
+    assert told(superuser) == ["Replayed 120 dead letters."]
+    assert logged() == [
+        (
+            "Replayed 120 dead letters. "
+            "Asked to replay: all with queue “orders”, reason “retry_terminal”."
+        )
+    ]
+
+
+def test_all_that_a_search_finds_are_replayed(superuser: Client, make_letter: MakeLetter) -> None:
+    make_letter(correlation_id="checkout-9")
+    make_letter()
+    act_on_all(superuser, "replay_chosen", "?q=checkout-9")
+
+    assert DeadLetter.objects.get().correlation_id == "checkout-7"
+    assert logged() == ["Replayed 1 dead letter. Asked to replay: all with search “checkout-9”."]
+
+
+def test_all_there_are_can_be_replayed(superuser: Client, make_letters: MakeLetters) -> None:
+    make_letters(3)
+    act_on_all(superuser, "replay_chosen")
+
+    assert logged() == ["Replayed 3 dead letters. Asked to replay: all there are."]
+
+
+@pytest.mark.parametrize("query", ["?reason=bad+luck", "?failed=tomorrow", "?queue=%00"])
+def test_a_filter_that_cannot_be_never_means_all(
+    superuser: Client, make_letter: MakeLetter, query: str
+) -> None:
+    make_letter()
+    act_on_all(superuser, "replay_chosen", query)
+
+    assert DeadLetter.objects.count() == 1
+
+
+def test_how_many_were_skipped_is_told_and_why(superuser: Client, make_letter: MakeLetter) -> None:
+    outbox.publish({}, queue="orders", timer_id="t", activate_in=60)
+    make_letter(timer_id="t")
+    make_letter()
+    act_on_all(superuser, "replay_chosen")
+
+    what = "Replayed 1 dead letter. Skipped 1 dead letter: a live timer has their timer_id."
+    assert told(superuser) == [what]
+    assert logged() == [f"{what} Asked to replay: all there are."]
+
+
+def test_letters_that_are_gone_meanwhile_are_told(
+    superuser: Client, make_letter: MakeLetter
+) -> None:
+    letter = make_letter()
+    DeadLetter.objects.filter(pk=letter.pk).discard()
+    act(superuser, "replay_chosen", letter)
+
+    assert told(superuser) == ["Replayed nothing; the letters may be gone by now."]
+
+
+def test_replay_slowly_staggers_the_messages(superuser: Client, make_letters: MakeLetters) -> None:
+    make_letters(5)
+    act_on_all(superuser, "replay_chosen_slowly", per_second="0.5")
+    due = list(OutboxMessage.objects.order_by("id").values_list("next_attempt_at", flat=True))
+
+    for number, moment in enumerate(due):
+        wait = moment - due[0] - timedelta(seconds=2 * number)
+        assert abs(wait) < timedelta(seconds=1)
+    assert told(superuser) == ["Replayed 5 dead letters. The last is due in 8 s."]
+    assert logged() == ["Replayed 5 dead letters. Asked to replay 0.5 a second: all there are."]
+
+
+def test_the_list_offers_ten_a_second(superuser: Client, make_letter: MakeLetter) -> None:
+    make_letter()
+    page = superuser.get(LIST).content.decode()
+
+    assert '<label>Per second: <input type="number" name="per_second" value="10"' in page
+
+
+@pytest.mark.parametrize(
+    ("per_second", "flaw"),
+    [
+        ("", "“Replay slowly” needs to know how many a second, such as 10."),
+        ("fast", "“Per second” must be a number, such as 10 or 0.5."),
+        ("nan", "“Per second” must be a number, such as 10 or 0.5."),
+        ("inf", "“Per second” must be a number, such as 10 or 0.5."),
+        ("0", "“Per second” must be 0.001 or more."),
+        ("-3", "“Per second” must be 0.001 or more."),
+    ],
+)
+def test_a_pace_that_cannot_be_is_refused(
+    superuser: Client, make_letter: MakeLetter, per_second: str, flaw: str
+) -> None:
+    letter = make_letter()
+    act(superuser, "replay_chosen_slowly", letter, per_second=per_second)
+
+    assert told(superuser) == [f"{flaw} Nothing was replayed."]
+    assert DeadLetter.objects.get() == letter
+    assert logged() == []
+
+
+def test_a_pace_that_cannot_be_is_no_matter_to_other_actions(
+    superuser: Client, make_letter: MakeLetter
+) -> None:
+    act(superuser, "replay_chosen", make_letter(), per_second="fast")
+
+    assert told(superuser) == ["Replayed 1 dead letter."]
+
+
+def test_an_id_that_cannot_be_is_a_bad_request(superuser: Client, make_letter: MakeLetter) -> None:
+    make_letter()
+    data = {"action": "replay_chosen", "index": 0, "_selected_action": "x"}
+
+    assert superuser.post(LIST, data).status_code == 400
+
+
+def test_an_action_reads_no_payload(superuser: Client, make_letters: MakeLetters) -> None:
+    make_letters(3)
+    some = DeadLetter.objects.order_by("id")[0]
+    with CaptureQueriesContext(connection) as queries:
+        act(superuser, "replay_chosen", some, select_across=1)
+
+    assert not [query["sql"] for query in queries if '"payload"' in query["sql"]]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("action", ["replay_chosen", "discard_chosen"])
+def test_an_interrupted_action_has_committed_and_logged_its_batches(
+    superuser: Client,
+    make_letters: MakeLetters,
+    monkeypatch: pytest.MonkeyPatch,
+    action: str,
+) -> None:
+    for alias in connections:
+        monkeypatch.setitem(connections[alias].settings_dict, "ATOMIC_REQUESTS", True)
+    make_letters(2500)
+    newest = DeadLetter.objects.order_by("-id")[0].pk
+
+    def interrupt(execute: Callable[..., Any], sql: str, *args: Any) -> Any:
+        is_done = sql.startswith("UPDATE") and "admin_log" in sql
+        result = execute(sql, *args)
+        if is_done:
+            raise KeyboardInterrupt
+        return result
+
+    confirmed: dict[str, Any] = {"up_to": newest} if action == "discard_chosen" else {}
+    with pytest.raises(KeyboardInterrupt), connection.execute_wrapper(interrupt):
+        act_on_all(superuser, action, **confirmed)
+
+    assert DeadLetter.objects.count() == 1500
+    done, asked = ("Replayed", "replay") if action == "replay_chosen" else ("Discarded", "discard")
+    assert logged() == [f"{done} 1,000 dead letters. Asked to {asked}: all there are."]
+
+    act_on_all(superuser, action, **confirmed)
+    assert DeadLetter.objects.count() == 0
+    assert logged()[1] == f"{done} 1,500 dead letters. Asked to {asked}: all there are."
+
+
+# Discard
+
+
+def test_discard_asks_first_and_says_how_many(superuser: Client, make_letter: MakeLetter) -> None:
+    first, second = make_letter(), make_letter()
+    page = act(superuser, "discard_chosen", first, second).content.decode()
+
+    assert "This deletes <strong>2</strong> dead letters for good" in page
+    assert f"selected, with the ids {first.pk}, {second.pk}" in page
+    assert DeadLetter.objects.count() == 2
+    assert logged() == []
+
+
+def confirm(client: Client, question: Any, query: str = "") -> Any:
+    """Post the form of a question, as it stands on the page."""
+    data: dict[str, list[Any]] = {}
+    for name, value in question.context["hidden"]:
+        data.setdefault(name, []).append(value)
+    return client.post(LIST + query, data)
+
+
+def test_what_is_confirmed_is_discarded(superuser: Client, make_letter: MakeLetter) -> None:
+    first, second, other = make_letter(), make_letter(), make_letter()
+    response = confirm(superuser, act(superuser, "discard_chosen", first, second))
+
+    assert response.status_code == 302
+    assert DeadLetter.objects.get() == other
+    assert not OutboxMessage.objects.exists()
+    assert told(superuser) == ["Discarded 2 dead letters."]
+    assert logged() == [
+        (
+            "Discarded 2 dead letters. "
+            f"Asked to discard: selected, with the ids {first.pk}, {second.pk}."
+        )
+    ]
+
+
+def test_all_that_match_are_discarded_but_none_that_came_after_the_question(
+    superuser: Client, make_letters: MakeLetters, make_letter: MakeLetter
+) -> None:
+    make_letters(120)
+    refund = make_letter(queue="refunds")
+    question = act_on_all(superuser, "discard_chosen", "?queue=orders")
+    late = make_letter()
+    confirm(superuser, question, "?queue=orders")
+
+    assert list(DeadLetter.objects.order_by("id")) == [refund, late]
+    assert logged() == ["Discarded 120 dead letters. Asked to discard: all with queue “orders”."]
+
+
+def test_a_question_about_many_says_that_they_are_more(
+    superuser: Client, make_letters: MakeLetters
+) -> None:
+    make_letters(10_002)
+
+    question = act_on_all(superuser, "discard_chosen").content.decode()
+    assert "This deletes <strong>10,000+</strong> dead letters for good: all there are." in question
+
+
+@pytest.mark.parametrize("up_to", ["x", "-1", ""])
+def test_an_answer_to_no_question_is_a_bad_request(
+    superuser: Client, make_letter: MakeLetter, up_to: str
+) -> None:
+    assert act_on_letter(superuser, make_letter(), up_to).status_code == 400
+    assert DeadLetter.objects.count() == 1
+
+
+def act_on_letter(client: Client, letter: DeadLetter, up_to: str) -> Any:
+    return act(client, "discard_chosen", letter, up_to=up_to)
+
+
+# One letter
+
+
+def test_one_letter_is_replayed_by_its_button(superuser: Client, make_letter: MakeLetter) -> None:
+    letter, other = make_letter(original_id=42), make_letter()
+    response = superuser.post(tool(letter, "replay"))
+
+    assert response["Location"] == LIST
+    assert OutboxMessage.objects.get().message_id == letter.message_id
+    assert DeadLetter.objects.get() == other
+    assert told(superuser) == ["Replayed orders #42 (retry_terminal)."]
+    entry = LogEntry.objects.get()
+    assert entry.object_id == str(letter.pk)
+    assert entry.object_repr == "orders #42 (retry_terminal)"
+    assert entry.change_message == f"Replayed message {letter.message_id}."
+
+
+def test_one_letter_whose_timer_lives_stays_and_that_is_told(
+    superuser: Client, make_letter: MakeLetter
+) -> None:
+    outbox.publish({}, queue="orders", timer_id="t", activate_in=60)
+    letter = make_letter(timer_id="t", original_id=42)
+    response = superuser.post(tool(letter, "replay"))
+
+    assert response["Location"] == tool(letter, "change")
+    assert DeadLetter.objects.get() == letter
+    assert told(superuser) == [
+        (
+            "Skipped, and nothing was changed: a live timer has the timer_id of "
+            "orders #42 (retry_terminal)."
+        )
+    ]
+    assert logged() == []
+
+
+@pytest.mark.parametrize("name", ["replay", "edit", "discard"])
+def test_a_letter_that_is_gone_meanwhile_is_told(
+    superuser: Client, make_letter: MakeLetter, name: str
+) -> None:
+    letter = make_letter()
+    DeadLetter.objects.filter(pk=letter.pk).discard()
+    response = superuser.post(tool(letter, name), {"payload": "{}"})
+
+    assert response["Location"] == LIST
+    assert told(superuser) == [
+        (
+            f"Nothing was done: the dead letter {letter.pk} is gone. "
+            "Somebody has replayed or discarded it."
+        )
+    ]
+    assert logged() == []
+
+
+def test_one_letter_is_discarded_after_a_question(
+    superuser: Client, make_letter: MakeLetter
+) -> None:
+    letter, other = make_letter(original_id=42), make_letter()
+    question = superuser.get(tool(letter, "discard")).content.decode()
+    assert "This deletes <strong>1</strong> dead letter for good" in question
+    assert DeadLetter.objects.count() == 2
+
+    superuser.post(tool(letter, "discard"))
+    assert DeadLetter.objects.get() == other
+    assert told(superuser) == ["Discarded orders #42 (retry_terminal)."]
+    assert logged() == [f"Discarded message {letter.message_id}."]
+
+
+def test_a_look_replays_nothing(superuser: Client, make_letter: MakeLetter) -> None:
+    letter = make_letter()
+
+    assert superuser.get(tool(letter, "replay")).status_code == 405
+    assert DeadLetter.objects.count() == 1
+
+
+# Permissions
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_action_needs_its_permission(login: Login, make_letter: MakeLetter, action: str) -> None:
+    letter = make_letter()
+    viewer = login("view_deadletter", *({*ACTIONS.values()} - {ACTIONS[action]}))
+
+    assert f'value="{action}"' not in viewer.get(LIST).content.decode()
+    assert act(viewer, action, letter).status_code == 403
+    assert act_on_all(viewer, action, up_to=letter.pk).status_code == 403
+    assert DeadLetter.objects.get() == letter
+
+    operator = login("view_deadletter", ACTIONS[action])
+    assert f'value="{action}"' in operator.get(LIST).content.decode()
+    assert act(operator, action, letter).status_code in (200, 302)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_action_needs_the_permission_to_view_too(
+    login: Login, make_letter: MakeLetter, action: str
+) -> None:
+    letter = make_letter()
+
+    assert act(login(ACTIONS[action]), action, letter).status_code == 403
+    assert DeadLetter.objects.get() == letter
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"),
+    [
+        ("replay", {"replay_deadletter"}),
+        ("discard", {"discard_deadletter"}),
+        ("edit", {"edit_deadletter", "replay_deadletter"}),
+    ],
+)
+def test_a_button_needs_its_permissions(
+    login: Login, make_letter: MakeLetter, name: str, needed: set[str]
+) -> None:
+    letter = make_letter(queue="of nobody")
+    every = {"view_deadletter", "replay_deadletter", "discard_deadletter", "edit_deadletter"}
+    url = tool(letter, name)
+    for lacking in needed:
+        user = login(*(every - {lacking}))
+        assert f'"{url}"' not in user.get(tool(letter, "change")).content.decode()
+        assert user.get(url).status_code == 403
+        assert user.post(url, {"payload": "{}"}).status_code == 403
+    assert login(*needed).post(url, {"payload": "{}"}).status_code == 403
+    assert DeadLetter.objects.get() == letter
+
+    user = login("view_deadletter", *needed)
+    assert f'"{url}"' in user.get(tool(letter, "change")).content.decode()
+    assert user.post(url, {"payload": "{}"}).status_code == 302
+
+
+# Hostile text
+
+
+def test_hostile_text_is_text_in_questions_messages_and_the_log(
+    superuser: Client, make_letter: MakeLetter
+) -> None:
+    letter = make_letter(queue=HOSTILE, timer_id="t", message_id=UUID(int=7))
+    query = {"queue": HOSTILE}
+    data = {"action": "discard_chosen", "_selected_action": letter.pk, "select_across": 1}
+    many = superuser.post(LIST, data, query_params=query).content.decode()
+    one = superuser.get(tool(letter, "discard")).content.decode()
+    outbox.publish({}, queue=HOSTILE, timer_id="t", activate_in=60)
+    skipped = superuser.post(tool(letter, "replay"), follow=True).content.decode()
+    superuser.post(tool(letter, "discard"))
+    index = superuser.get(reverse("admin:index")).content.decode()
+
+    for page in (many, one, skipped, index):
+        assert escape(HOSTILE) in page
+        assert "<script>alert" not in page
+        assert "<img src=x" not in page
+
+
+def test_old_letters_are_found_by_the_time_of_the_choice(
+    superuser: Client, make_letter: MakeLetter
+) -> None:
+    old = make_letter(failed_at=timezone.now() - timedelta(days=8))
+    make_letter()
+    act_on_all(superuser, "replay_chosen", "?failed=older")
+
+    assert OutboxMessage.objects.get().message_id == old.message_id
+    assert logged() == ["Replayed 1 dead letter. Asked to replay: all with failed “older”."]
