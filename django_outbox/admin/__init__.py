@@ -2,4 +2,5 @@
 
 from . import dead_letters as dead_letters
 from . import messages as messages
+from . import schedules as schedules
 from .trail import OutboxTrailInline as OutboxTrailInline
