@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 def run(
     parser: argparse.ArgumentParser,
     measure: Callable[[argparse.Namespace, Path], dict[str, float]],
+    *,
+    settings: str = "benchmarks.settings",
 ) -> None:
     """Parse the arguments, measure on a PostgreSQL of its own, and print the figures.
 
@@ -31,7 +33,7 @@ def run(
     options = parser.parse_args()
     with start_temporary() as server:
         os.environ["DATABASE_URL"] = server.url
-        prepare()
+        prepare(settings)
         figures = measure(options, server.data / "server.log")
     show(figures, as_json=options.json)
 
@@ -45,9 +47,9 @@ def show(figures: Mapping[str, float], *, as_json: bool) -> None:
         print(f"{name:<56} {value:>10,.2f}")
 
 
-def prepare() -> None:
+def prepare(settings: str = "benchmarks.settings") -> None:
     """Make the tables."""
-    os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings"
+    os.environ["DJANGO_SETTINGS_MODULE"] = settings
     import django
     from django.core.management import call_command
 

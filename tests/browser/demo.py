@@ -191,6 +191,7 @@ def message(queue: str, number: int, **fields: Any) -> OutboxMessage:
         headers=JSON,
         correlation_id=f"order-{number}",
         ref=f"shop.order:{number}",
+        created_at=timezone.now() - timedelta(hours=2),
         **fields,
     )
 

@@ -1,0 +1,68 @@
+"""A message is cancelled, run now, and released from a lease that nobody holds any more."""
+
+from __future__ import annotations
+
+import pytest
+from django.utils import timezone
+
+from django_outbox.models import OutboxMessage
+from tests.browser import demo
+from tests.browser.conftest import Browse
+from tests.browser.driver import expect
+from tests.browser.pages import message_of, url
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_message_is_cancelled_once_it_is_confirmed(browse: Browse) -> None:
+    demo.fill()
+    page = browse("view_outboxmessage", "cancel_outboxmessage")
+    id_ = message_of("letters-to-nobody")
+    page.goto(url("outboxmessage_changelist") + "?queue=letters-to-nobody")
+    page.get_by_role("link", name=str(id_), exact=True).click()
+    page.get_by_role("link", name="Cancel").click()
+    page.get_by_role("button", name="No, take me back").click()
+    assert OutboxMessage.objects.filter(pk=id_).exists()
+
+    page.get_by_role("link", name="Cancel").click()
+    page.locator("#content").get_by_role("button", name="Cancel").first.click()
+
+    expect(page.locator(".messagelist .success")).to_contain_text("ancelled")
+    assert not OutboxMessage.objects.filter(pk=id_).exists()
+
+
+def test_a_leased_message_is_not_cancelled(browse: Browse) -> None:
+    demo.fill()
+    page = browse("view_outboxmessage", "cancel_outboxmessage")
+    leased = OutboxMessage.objects.filter(leased_by="web-1:4242:7f3a").latest("pk")
+    page.goto(url("outboxmessage_change", leased.pk))
+    page.get_by_role("link", name="Cancel").click()
+    page.locator("#content").get_by_role("button", name="Cancel").first.click()
+
+    expect(page.locator(".messagelist .warning")).to_contain_text("leased")
+    assert OutboxMessage.objects.filter(pk=leased.pk).exists()
+
+
+def test_a_scheduled_message_runs_now(browse: Browse) -> None:
+    demo.fill()
+    page = browse("view_outboxmessage", "run_outboxmessage")
+    id_ = message_of(demo.HOSTILE)
+    page.goto(url("outboxmessage_change", id_))
+    expect(page.locator(".field-state")).to_contain_text("scheduled")
+
+    page.get_by_role("button", name="Run now").click()
+
+    expect(page.locator(".messagelist .success")).to_be_visible()
+    assert OutboxMessage.objects.get(pk=id_).next_attempt_at <= timezone.now()
+
+
+def test_a_lease_that_has_run_out_is_released(browse: Browse) -> None:
+    demo.fill()
+    page = browse("view_outboxmessage", "release_outboxmessage")
+    id_ = message_of("shipments")
+    page.goto(url("outboxmessage_change", id_))
+    page.get_by_role("link", name="Release").click()
+    page.locator("#content").get_by_role("button", name="Release").first.click()
+
+    expect(page.locator(".messagelist .success")).to_be_visible()
+    assert OutboxMessage.objects.get(pk=id_).lease_token is None
