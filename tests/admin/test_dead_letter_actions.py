@@ -108,6 +108,17 @@ def test_all_that_match_the_filter_are_replayed_beyond_the_page(
     ]
 
 
+def test_all_that_match_can_be_chosen_without_javascript(
+    superuser: Client, make_letters: MakeLetters
+) -> None:
+    make_letters(60)
+    box = '<input type="checkbox" name="select_across" value="1"> Not only the ticked ones: all 60'
+    assert box in superuser.get(LIST).content.decode()
+
+    act(superuser, "replay_chosen", DeadLetter.objects.all()[0], select_across=["0", "1"])
+    assert OutboxMessage.objects.count() == 60
+
+
 def test_all_that_a_search_finds_are_replayed(superuser: Client, make_letter: MakeLetter) -> None:
     make_letter(correlation_id="checkout-9")
     make_letter()
