@@ -13,8 +13,10 @@ from types import FrameType
 from typing import Any, NoReturn
 from uuid import uuid4
 
+import django
 import psycopg
 from django.conf import settings as django_settings
+from django.core.management import call_command
 from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
@@ -24,7 +26,20 @@ from ...scheduling.running import scheduler_thread
 from ...worker import reloading
 from ...worker.database import summary
 from ...worker.loop import Options, Worker
+from ...worker.processes import Supervisor
 from ..base import OutboxCommand, check_schedules, log_to_stderr, number
+
+_FOR_PROCESSES = (
+    "queues",
+    "concurrency",
+    "batch_size",
+    "drain",
+    "max_messages",
+    "shutdown_timeout",
+    "with_scheduler",
+    "verbosity",
+)
+"""The options that go on to each of several processes."""
 
 SAME_SIGNAL = 0.5
 """Seconds within which a reloading worker takes two signals for one.
@@ -96,6 +111,16 @@ class Command(OutboxCommand):
             help="What to call this worker in `leased_by` and in logs (default: host:pid:random).",
         )
         parser.add_argument(
+            "--processes",
+            type=number(int, least=1, what="positive whole number"),
+            default=1,
+            metavar="N",
+            help=(
+                "Run so many workers, each in a process of its own with --concurrency threads, "
+                "and start those again that end by accident (default: %(default)s)."
+            ),
+        )
+        parser.add_argument(
             "--with-scheduler",
             action="store_true",
             help=(
@@ -126,6 +151,9 @@ class Command(OutboxCommand):
         _check_pool(alias, options["concurrency"])
         if options["with_scheduler"]:
             check_schedules()
+        if options["processes"] > 1:
+            self._supervise(signals, worker_id, alias, options, reload=reload)
+            return
         worker = Worker(
             handlers,
             Options(
@@ -157,7 +185,25 @@ class Command(OutboxCommand):
         if code:
             sys.exit(code)
 
-    def _run(self, worker: Worker, signals: Signals, *, reload: bool) -> int:
+    def _supervise(
+        self, signals: Signals, worker_id: str, alias: str, options: dict[str, Any], *, reload: bool
+    ) -> None:
+        connections.close_all()  # only its processes need any
+        kept = {name: options[name] for name in _FOR_PROCESSES}
+        supervisor = Supervisor(
+            options["processes"],
+            run_process,
+            {**kept, "worker_id": worker_id, "database": alias},
+            restarts=not options["drain"],
+            shutdown_timeout=options["shutdown_timeout"],
+        )
+        signals.stop(supervisor)
+        if options["verbosity"] > 0:
+            self.stderr.write(f"{options['processes']} processes. Stop them with CTRL-C.")
+        if code := self._run(supervisor, signals, reload=reload):
+            sys.exit(code)
+
+    def _run(self, worker: Worker | Supervisor, signals: Signals, *, reload: bool) -> int:
         try:
             if reload:
                 with reloading.watch(worker.stop) as changes:
@@ -194,6 +240,20 @@ class Command(OutboxCommand):
         return given
 
 
+def run_process(options: dict[str, Any], number: int) -> None:
+    """Be one of several worker processes; the first of them has the scheduler."""
+    django.setup()
+    own = {
+        "worker_id": f"{options['worker_id']}:{number}"[-names.MAX_LENGTH :],
+        "with_scheduler": options["with_scheduler"] and number == 1,
+        "reload": False,
+    }
+    try:
+        call_command("outbox_worker", **{**options, **own})
+    except CommandError as error:
+        sys.exit(f"CommandError: {error}")
+
+
 def _check_pool(alias: str, threads: int) -> None:
     """See that Django's connection pool has a connection for every handler thread.
 
@@ -219,12 +279,12 @@ class Signals:
 
     def __init__(self) -> None:
         self.received: list[int] = []
-        self._worker: Worker | None = None
+        self._worker: Worker | Supervisor | None = None
         self._first = 0.0
         signal.signal(signal.SIGTERM, self._take)
         signal.signal(signal.SIGINT, self._take)
 
-    def stop(self, worker: Worker) -> None:
+    def stop(self, worker: Worker | Supervisor) -> None:
         """Stop this worker at the first signal, at once if it has come already."""
         self._worker = worker
         if self.received:
@@ -234,6 +294,8 @@ class Signals:
         if not self.received:
             self._first = time.monotonic()
         elif not (reloading.is_child() and time.monotonic() - self._first < SAME_SIGNAL):
+            if isinstance(self._worker, Supervisor):
+                self._worker.kill()
             os._exit(128 + signum)
         self.received.append(signum)
         if self._worker is not None:

@@ -1,0 +1,185 @@
+"""Several worker processes under one supervisor, one log and one signal behaviour.
+
+Each is spawned, not forked: a fork would share database sockets and locks that threads hold. A
+process that ends on its own is started again, after a pause that grows while it does not live long;
+one that loses its supervisor stops in good order.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from .moments import NEVER
+
+logger = logging.getLogger("django_outbox")
+
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 30.0
+LIVED_LONG = 60.0
+"""Seconds after which a process that ends is not taken for one that cannot start."""
+
+GRACE = 5.0
+"""Seconds beyond the shutdown timeout after which a process that does not end is killed."""
+
+STOPPED_AT_START = -signal.SIGTERM
+"""The code of a process that was to stop before it could take signals, and had nothing in hand."""
+
+Target = Callable[[Any, int], None]
+"""What a process runs: it is given the arguments, and its number from 1 on."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    number: int
+    process: BaseProcess | None = None
+    started_at: float = 0.0
+    restart_at: float = NEVER
+    pause: float = FIRST_PAUSE
+    codes: list[int] = field(default_factory=list)
+
+
+class Supervisor:
+    """Keep `count` processes running until stopped, or until each of them has done its work.
+
+    `restarts` says whether one that ends with code 0 is started again too.
+    """
+
+    def __init__(
+        self, count: int, target: Target, args: Any, *, restarts: bool, shutdown_timeout: float
+    ) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._target = target
+        self._args = args
+        self._restarts = restarts
+        self._patience = shutdown_timeout + GRACE
+        self._slots = [_Slot(number) for number in range(1, count + 1)]
+        self._wakeup, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
+        self._stop_requested = False
+        self._kill_at = NEVER
+
+    @property
+    def has_stuck_handlers(self) -> bool:
+        """Whether handlers still run after `run` has returned; none do in this process."""
+        return False
+
+    def stop(self) -> None:
+        """Have every process stop in good order; safe in a signal handler."""
+        self._stop_requested = True
+        os.write(self._waker, b"\0")
+
+    def kill(self) -> None:
+        """End every process at once."""
+        for slot in self._slots:
+            if slot.process is not None:
+                slot.process.kill()
+
+    def run(self) -> int:
+        """Supervise until stopped or done; return 0 if every process ended well, else 1."""
+        for slot in self._slots:
+            self._start(slot)
+        while not self._is_done():
+            self._wait()
+            self._collect()
+            self._begin_stop()
+            self._restart()
+        os.close(self._wakeup)
+        os.close(self._waker)
+        last_codes = {slot.codes[-1] for slot in self._slots if slot.codes}
+        return 1 if last_codes - {0, STOPPED_AT_START} else 0
+
+    def _start(self, slot: _Slot) -> None:
+        slot.process = self._context.Process(
+            target=run_in_process,
+            args=(self._target, self._args, slot.number),
+            name=f"outbox-worker-{slot.number}",
+        )
+        slot.process.start()
+        slot.started_at = time.monotonic()
+        slot.restart_at = NEVER
+
+    def _wait(self) -> None:
+        until = min([self._kill_at, *(slot.restart_at for slot in self._slots)])
+        timeout = None if until == NEVER else max(0.0, until - time.monotonic())
+        sentinels = [slot.process.sentinel for slot in self._slots if slot.process is not None]
+        if self._wakeup in wait([self._wakeup, *sentinels], timeout):
+            os.read(self._wakeup, 1024)
+        if time.monotonic() >= self._kill_at:
+            self.kill()
+
+    def _collect(self) -> None:
+        """Take in which processes have ended, and decide when they start again."""
+        for slot in self._slots:
+            process = slot.process
+            if process is None or process.is_alive():
+                continue
+            process.join()
+            code = process.exitcode or 0
+            slot.process = None
+            slot.codes.append(code)
+            if self._stop_requested or (code == 0 and not self._restarts):
+                continue
+            self._plan_restart(slot, process, code)
+
+    def _plan_restart(self, slot: _Slot, process: BaseProcess, code: int) -> None:
+        now = time.monotonic()
+        if code == 0 or now - slot.started_at > LIVED_LONG:
+            slot.pause = FIRST_PAUSE
+        pause = 0.0 if code == 0 else slot.pause
+        slot.restart_at = now + pause
+        if code:
+            slot.pause = min(2 * slot.pause, LONGEST_PAUSE)
+            logger.error(
+                "Worker process %d (pid %s) ended with code %d; another starts in %g s",
+                slot.number,
+                process.pid,
+                code,
+                pause,
+                extra={"event": "process_ended", "number": slot.number, "code": code},
+            )
+
+    def _restart(self) -> None:
+        now = time.monotonic()
+        for slot in self._slots:
+            if slot.restart_at <= now and not self._stop_requested:
+                self._start(slot)
+
+    def _begin_stop(self) -> None:
+        if not self._stop_requested or self._kill_at != NEVER:
+            return
+        self._kill_at = time.monotonic() + self._patience
+        for slot in self._slots:
+            slot.restart_at = NEVER
+            if slot.process is not None:
+                slot.process.terminate()
+
+    def _is_done(self) -> bool:
+        return all(slot.process is None and slot.restart_at == NEVER for slot in self._slots)
+
+
+def run_in_process(target: Target, args: Any, number: int) -> None:
+    """Run the target in a spawned process that a terminal's CTRL-C does not reach.
+
+    The supervisor gets it, and passes it on once.
+    """
+    os.setpgid(0, 0)
+    threading.Thread(target=_stop_with_the_supervisor, daemon=True).start()
+    target(args, number)
+
+
+def _stop_with_the_supervisor() -> None:
+    """Have this process stop in good order when its supervisor is gone."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
