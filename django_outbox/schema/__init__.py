@@ -33,20 +33,27 @@ def find_differences(using: str) -> list[Difference]:
     """Return what is not as it should be, in the order of the tables; nothing is changed."""
     require_postgres(using)
     with connections[using].cursor() as cursor:
-        there = store.tables(cursor, list(EXPECTED))
-        found = {name: _find(cursor, name) if name in there else None for name in EXPECTED}
+        found = _find(cursor)
     return [
         difference
         for name, expected in EXPECTED.items()
-        for difference in differences(name, expected, found[name])
+        for difference in differences(name, expected, found.get(name))
     ]
 
 
-def _find(cursor: Cursor, table: str) -> Found:
-    return Found(
-        columns=store.columns(cursor, table),
-        indexes=store.indexes(cursor, table),
-        checks=store.checks(cursor, table),
-        options=store.options(cursor, table),
-        triggers=store.triggers(cursor, table),
-    )
+def _find(cursor: Cursor) -> dict[str, Found]:
+    """Return our tables as the database has them, those that there are."""
+    tables = list(EXPECTED)
+    columns, indexes = store.columns(cursor, tables), store.indexes(cursor, tables)
+    checks, options = store.checks(cursor, tables), store.options(cursor, tables)
+    triggers = store.triggers(cursor, tables)
+    return {
+        table: Found(
+            columns=columns[table],
+            indexes=indexes[table],
+            checks=checks[table],
+            options=options[table],
+            triggers=triggers[table],
+        )
+        for table in store.existing(cursor, tables)
+    }

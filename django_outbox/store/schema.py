@@ -1,20 +1,24 @@
-"""What the database's catalogue says of our tables."""
+"""What the database's catalogue says of our tables: one statement for each kind of thing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from . import Cursor
 
-TABLES = """
-SELECT name FROM unnest(%(names)s::text[]) AS name WHERE to_regclass(quote_ident(name)) IS NOT NULL
+T = TypeVar("T")
+Found: TypeAlias = dict[str, dict[str, T]]
+"""Things by table and by their name."""
+
+EXISTING = """
+SELECT name FROM unnest(%(tables)s::text[]) AS name WHERE to_regclass(quote_ident(name)) IS NOT NULL
 """
 
 
-def tables(cursor: Cursor, names: Sequence[str]) -> set[str]:
+def existing(cursor: Cursor, tables: Sequence[str]) -> set[str]:
     """Return which of these tables there are, as the search path finds them."""
-    cursor.execute(TABLES, {"names": list(names)})
+    cursor.execute(EXISTING, {"tables": list(tables)})
     return {row[0] for row in cursor.fetchall()}
 
 
@@ -30,21 +34,21 @@ class Column(NamedTuple):
 
 COLUMNS = """
 SELECT
-    attname, format_type(atttypid, atttypmod), attnotnull,
+    relname, attname, format_type(atttypid, atttypmod), attnotnull,
     CASE WHEN attgenerated = '' THEN pg_get_expr(adbin, adrelid) END,
     CASE WHEN attgenerated <> '' THEN pg_get_expr(adbin, adrelid) END,
     attidentity <> ''
-FROM pg_attribute
+FROM unnest(%(tables)s::text[]) AS ours
+JOIN pg_class ON pg_class.oid = to_regclass(quote_ident(ours))
+JOIN pg_attribute ON attrelid = pg_class.oid AND attnum > 0 AND NOT attisdropped
 LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
-WHERE attrelid = to_regclass(quote_ident(%(table)s)) AND attnum > 0 AND NOT attisdropped
-ORDER BY attnum
+ORDER BY relname, attnum
 """
 
 
-def columns(cursor: Cursor, table: str) -> dict[str, Column]:
-    """Return a table's columns by name, in their order."""
-    cursor.execute(COLUMNS, {"table": table})
-    return {name: Column(*rest) for name, *rest in cursor.fetchall()}
+def columns(cursor: Cursor, tables: Sequence[str]) -> Found[Column]:
+    """Return the columns, in their order."""
+    return _by_table(cursor, COLUMNS, tables, Column)
 
 
 class Index(NamedTuple):
@@ -58,7 +62,8 @@ class Index(NamedTuple):
 
 INDEXES = """
 SELECT
-    relname, indisunique, substring(pg_get_indexdef(indexrelid) FROM ' USING (.*)$'),
+    pg_class.relname, index_class.relname, indisunique,
+    substring(pg_get_indexdef(indexrelid) FROM ' USING (.*)$'),
     indisvalid AND indisready,
     ARRAY(
         SELECT DISTINCT attname::text
@@ -70,50 +75,51 @@ SELECT
         FROM pg_attribute
         WHERE attrelid = indrelid AND attnum = ANY(indkey)
     )
-FROM pg_index
-JOIN pg_class ON pg_class.oid = indexrelid
-WHERE indrelid = to_regclass(quote_ident(%(table)s))
-ORDER BY relname
+FROM unnest(%(tables)s::text[]) AS ours
+JOIN pg_class ON pg_class.oid = to_regclass(quote_ident(ours))
+JOIN pg_index ON indrelid = pg_class.oid
+JOIN pg_class AS index_class ON index_class.oid = indexrelid
+ORDER BY pg_class.relname, index_class.relname
 """
 
 
-def indexes(cursor: Cursor, table: str) -> dict[str, Index]:
-    """Return a table's indexes by name, those behind constraints included."""
-    cursor.execute(INDEXES, {"table": table})
-    return {name: Index(*rest) for name, *rest in cursor.fetchall()}
+def indexes(cursor: Cursor, tables: Sequence[str]) -> Found[Index]:
+    """Return the indexes, those behind constraints included."""
+    return _by_table(cursor, INDEXES, tables, Index)
 
 
 CHECKS = """
-SELECT conname, pg_get_constraintdef(oid)
-FROM pg_constraint
-WHERE conrelid = to_regclass(quote_ident(%(table)s)) AND contype = 'c'
-ORDER BY conname
+SELECT relname, conname, pg_get_constraintdef(pg_constraint.oid)
+FROM unnest(%(tables)s::text[]) AS ours
+JOIN pg_class ON pg_class.oid = to_regclass(quote_ident(ours))
+JOIN pg_constraint ON conrelid = pg_class.oid AND contype = 'c'
+ORDER BY relname, conname
 """
 
 
-def checks(cursor: Cursor, table: str) -> dict[str, str]:
-    """Return the definitions of a table's CHECK constraints by name."""
-    cursor.execute(CHECKS, {"table": table})
-    return dict(cursor.fetchall())
+def checks(cursor: Cursor, tables: Sequence[str]) -> Found[str]:
+    """Return the definitions of the CHECK constraints."""
+    return _by_table(cursor, CHECKS, tables, str)
 
 
 OPTIONS = """
-SELECT option_name, option_value
-FROM pg_class, pg_options_to_table(reloptions)
-WHERE pg_class.oid = to_regclass(quote_ident(%(table)s))
+SELECT relname, option_name, option_value
+FROM unnest(%(tables)s::text[]) AS ours
+JOIN pg_class ON pg_class.oid = to_regclass(quote_ident(ours))
+CROSS JOIN pg_options_to_table(reloptions)
 """
 
 
-def options(cursor: Cursor, table: str) -> dict[str, str]:
-    """Return the storage options that a table has been given."""
-    cursor.execute(OPTIONS, {"table": table})
-    return dict(cursor.fetchall())
+def options(cursor: Cursor, tables: Sequence[str]) -> Found[str]:
+    """Return the storage options that tables have been given."""
+    return _by_table(cursor, OPTIONS, tables, str)
 
 
 TRIGGERS = """
-SELECT tgname, pg_get_triggerdef(oid), tgenabled <> 'D'
-FROM pg_trigger
-WHERE tgrelid = to_regclass(quote_ident(%(table)s)) AND NOT tgisinternal
+SELECT relname, tgname, pg_get_triggerdef(pg_trigger.oid), tgenabled <> 'D'
+FROM unnest(%(tables)s::text[]) AS ours
+JOIN pg_class ON pg_class.oid = to_regclass(quote_ident(ours))
+JOIN pg_trigger ON tgrelid = pg_class.oid AND NOT tgisinternal
 """
 
 
@@ -124,7 +130,17 @@ class Trigger(NamedTuple):
     is_enabled: bool
 
 
-def triggers(cursor: Cursor, table: str) -> dict[str, Trigger]:
-    """Return a table's triggers by name."""
-    cursor.execute(TRIGGERS, {"table": table})
-    return {name: Trigger(*rest) for name, *rest in cursor.fetchall()}
+def triggers(cursor: Cursor, tables: Sequence[str]) -> Found[Trigger]:
+    """Return the triggers."""
+    return _by_table(cursor, TRIGGERS, tables, Trigger)
+
+
+def _by_table(
+    cursor: Cursor, statement: str, tables: Sequence[str], kind: Callable[..., T]
+) -> Found[T]:
+    """Run a statement whose rows begin with a table and a name; return the rest by these."""
+    cursor.execute(statement, {"tables": list(tables)})
+    found: Found[T] = {table: {} for table in tables}
+    for table, name, *rest in cursor.fetchall():
+        found[table][name] = kind(*rest)
+    return found
