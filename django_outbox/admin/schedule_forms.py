@@ -78,7 +78,9 @@ class ScheduleForm(_ModelForm):
     )
     payload = Lines(
         required=False,
-        widget=forms.Textarea(attrs={"class": "vLargeTextField", "rows": 8, "spellcheck": "false"}),
+        widget=forms.Textarea(
+            attrs={"class": "vLargeTextField outbox-payload", "rows": 8, "spellcheck": "false"}
+        ),
     )
     payload_is = forms.ChoiceField(
         choices=((JSON, "JSON"), (HEX, "bytes, two hexadecimal digits each")),
@@ -88,7 +90,9 @@ class ScheduleForm(_ModelForm):
     )
     headers = Lines(
         required=False,
-        widget=forms.Textarea(attrs={"class": "vLargeTextField", "rows": 3, "spellcheck": "false"}),
+        widget=forms.Textarea(
+            attrs={"class": "vLargeTextField outbox-payload", "rows": 3, "spellcheck": "false"}
+        ),
         help_text='A JSON object of strings, such as {"tenant": "acme"}.',
     )
     max_attempts = forms.IntegerField(

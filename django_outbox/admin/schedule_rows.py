@@ -23,7 +23,8 @@ from django.db.models import (
     TextField,
 )
 from django.db.models.functions import Cast, Left
-from django.utils.html import format_html
+from django.utils.html import format_html_join
+from django.utils.safestring import mark_safe
 
 from ..models import Schedule
 from ..publishing import default_alias
@@ -69,7 +70,7 @@ def light(rows: QuerySet[Any]) -> QuerySet[Any]:
 
 
 def note_differences(rows: Iterable[Any]) -> None:
-    """Give each row its `badge`: in which way the table and the code differ, or nothing."""
+    """Give each row its `badge`, in which way the table and the code differ, and `is_declared`."""
     rows = list(rows)
     try:
         declared = declarations()
@@ -80,6 +81,7 @@ def note_differences(rows: Iterable[Any]) -> None:
         written = store.written(cursor, of_code) if of_code and declared is not None else {}
     for row in rows:
         row.badge = _badge(row, declared, written)
+        row.is_declared = row.name in (declared or {})
 
 
 def _badge(
@@ -125,7 +127,9 @@ def shown_moment(epoch: float | None, zone_name: str) -> str:
     instant = fires.moment(epoch)
     if instant is None:
         return "never" if epoch > 0 else "before all time"
-    utc, zone = fires.written(instant, UTC), fires.zone_of(zone_name)
-    if zone is None or zone.key == "UTC":
-        return utc
-    return format_html('{}<br><span class="quiet">{}</span>', fires.written(instant, zone), utc)
+    shown = [fires.written(instant, UTC)]
+    if (zone := fires.zone_of(zone_name)) is not None and zone.key != "UTC":
+        shown.insert(0, fires.written(instant, zone))
+    return format_html_join(
+        mark_safe("<br>"), '<span class="outbox-moment">{}</span>', ((text,) for text in shown)
+    )

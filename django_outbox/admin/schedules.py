@@ -50,7 +50,7 @@ _MESSAGE_SHOWN = ("queue", "payload_shown", "headers_shown")
 _OPTIONS = ("max_attempts", "expires_in", "catch_up", "enabled")
 _OPTIONS_SHOWN = ("max_attempts", "lifetime_shown", "catch_up", "state")
 _STATE = (
-    "kept_in",
+    "source",
     "last_fire",
     "last_boundary",
     "last_message",
@@ -90,14 +90,13 @@ class ScheduleAdmin(OutboxAdmin):
     list_display = (
         "name",
         "state",
-        "spec",
-        "timezone",
+        "spec_in_zone",
         "queue",
         "next_fire",
         "last_fire",
         "error_line",
         "skipped_count",
-        "kept_in",
+        "source",
     )
     list_filter = ("enabled", "source", QueueFilter, ErrorFilter)
     search_fields = ("name", "queue")
@@ -127,7 +126,16 @@ class ScheduleAdmin(OutboxAdmin):
     @admin.display(description="state", ordering="enabled")
     def state(self, row: Any) -> str:
         kind, word = ("good", "enabled") if row.enabled else ("wait", "disabled")
-        return format_html('<span class="outbox-word outbox-{}">{}</span>', kind, word)
+        state = format_html('<span class="outbox-word outbox-{}">{}</span>', kind, word)
+        if not row.badge:
+            return state
+        return format_html('{}<br><span class="outbox-warn">{}</span>', state, row.badge)
+
+    @admin.display(description="spec", ordering="spec")
+    def spec_in_zone(self, row: Any) -> str:
+        is_said = row.spec.endswith(f" {row.timezone}")
+        zone = "" if is_said else format_html('<br><span class="quiet">{}</span>', row.timezone)
+        return format_html("{}{}", row.spec, zone)
 
     @admin.display(description="next fire", ordering="next_run_at")
     def next_fire(self, row: Any) -> str:
@@ -145,13 +153,6 @@ class ScheduleAdmin(OutboxAdmin):
     @admin.display(description="last error", ordering="last_error")
     def error_line(self, row: Any) -> str:
         return (row.error_head or "").strip().partition("\n")[0] or NOTHING
-
-    @admin.display(description="source", ordering="source")
-    def kept_in(self, row: Any) -> str:
-        source, badge = str(row.get_source_display()), row.badge
-        if not badge:
-            return source
-        return format_html('{} <span class="outbox-word outbox-warn">{}</span>', source, badge)
 
     # What the page of one schedule shows besides
 
@@ -281,7 +282,7 @@ class ScheduleAdmin(OutboxAdmin):
             pointless = "enable" if row.enabled else "disable"
             context["tools"] = [t for t in context.get("tools", ()) if t[0].name != pointless]
             context["badge"] = row.badge
-            context["is_of_code"] = row.source == Schedule.Source.CODE and not row.is_withdrawn
+            context["is_of_code"] = row.source == Schedule.Source.CODE and row.is_declared
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _warn_of_declarations(self, request: HttpRequest) -> None:
@@ -317,6 +318,11 @@ class ScheduleAdmin(OutboxAdmin):
         rows = Schedule.objects.using(using).filter(pk=obj.pk)
         if changes and not rows.update(**changes):
             raise Http404(f"The schedule {obj.name!r} has been deleted meanwhile.")
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """Collect what would be deleted, and note for the page which of it the code declares."""
+        note_differences(objs)
+        return super().get_deleted_objects(objs, request)
 
     # What can be done to one, and to many
 

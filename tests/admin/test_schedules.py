@@ -185,6 +185,8 @@ def test_the_list_says_what_is_no_longer_declared(
 
     write_declared("default")
     assert "no longer declared" in text(superuser.get(LIST))
+    assert "undoes what is changed here" not in text(superuser.get(page(in_code)))
+    assert "it comes back" not in text(superuser.get(page(in_code, "delete/")))
 
 
 def test_the_list_says_which_declared_name_somebody_has_taken(
@@ -193,6 +195,7 @@ def test_the_list_says_which_declared_name_somebody_has_taken(
     made("in-code", "@every 1h")
 
     assert "declared in code too, ignored there" in text(superuser.get(LIST))
+    assert "it comes back" in text(superuser.get(page(in_code, "delete/")))
 
 
 def test_a_wrong_declaration_is_a_warning_on_the_list(
@@ -906,7 +909,7 @@ def test_a_row_that_was_written_by_hand_can_be_looked_at(
     for client in (superuser, login("view_schedule")):
         for url in (LIST, page(row), page(row, "history/")):
             assert client.get(url).status_code == 200
-    for query in ("?o=6", "?o=7", "?o=-8", "?q=x"):
+    for query in ("?o=3", "?o=5", "?o=-6", "?q=x"):
         assert superuser.get(LIST + query).status_code == 200
     preview = {"name": "nightly", "spec": "@cron 0 3 * * * Europe/Berlin"}
     assert superuser.get(f"{LIST}preview/", preview).status_code == 200
