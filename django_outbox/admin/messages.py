@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 from uuid import UUID
 
 from django.contrib import admin, messages
@@ -44,10 +44,13 @@ from .states import COLOURS, State, state_word
 MOST_QUEUES = 500
 """Queues that are offered to filter by, and whose timers are searched."""
 
-LOOK_AT = 100_000
-"""Rows that a filter or a search without an index of its own looks at."""
+LOOK_AT = 10_000
+"""Rows in which a state is looked for: in claim order, so each may be on a page of its own."""
 
-MOST_FOUND = 2_000
+LOOK_AT_ENDS = 100_000
+"""Rows at each end of the table in which a message id is looked for: they lie side by side."""
+
+MOST_FOUND = 1_000
 MOST_AT_ONCE = 1_000
 MOST_NAMED = 100
 """Messages that the log names by their ids."""
@@ -146,11 +149,11 @@ class MessageList(ChangeList):
             if OutboxMessage.objects.using(default_alias()).filter(queue=text).exists():
                 return rows.filter(queue=text).order_by("next_attempt_at", "pk")
             ids = operating.find_near_the_ends(
-                open_cursor, text, message_id=_as_uuid(text), look_at=LOOK_AT, most=MOST_FOUND
+                open_cursor, text, message_id=_as_uuid(text), look_at=LOOK_AT_ENDS, most=MOST_FOUND
             )
         self.notes.append(
             "No id, timer id, ref or queue is this. As a message id or correlation id, which have "
-            f"no index here, it was looked for among the newest and the oldest {LOOK_AT:,} "
+            f"no index here, it was looked for among the newest and the oldest {LOOK_AT_ENDS:,} "
             "messages only."
         )
         return rows.filter(pk__in=ids)
@@ -195,12 +198,12 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
     change_list_template = "admin/django_outbox/message_list.html"
     list_display = (
         "number",
-        "queue_name",
         "state",
-        "timer",
+        "queue_name",
+        "next_attempt",
         "holder",
         "tries",
-        "next_attempt",
+        "timer",
         "created",
     )
     list_display_links = ("number",)
@@ -208,7 +211,7 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
     search_fields = ("id",)
     search_help_text = (
         "An id, a timer id, a queue, or a ref such as shop.order:42; and among the newest and the "
-        f"oldest {LOOK_AT:,} messages a message id or a correlation id."
+        f"oldest {LOOK_AT_ENDS:,} messages a message id or a correlation id."
     )
     readonly_fields = (
         "state",
@@ -225,10 +228,15 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
     )
     fieldsets = (
         (None, {"fields": ("state", "queue", "message_id", "correlation_id", "timer", "about")}),
-        ("Delivery", {"fields": ("next_attempt", "expiry", "tries_allowed", "lease", "error")}),
+        (
+            "Delivery",
+            {"fields": ("next_attempt", "expiry", "tries_allowed", "lease", "error", "history")},
+        ),
         ("Content", {"fields": ("payload_text", "headers_table")}),
-        ("History", {"fields": ("history",)}),
     )
+
+    class Media:
+        css: ClassVar = {"all": ["django_outbox/messages.css"]}
 
     # What is shown
 
@@ -272,13 +280,13 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
     def state(self, message: Any) -> SafeString:
         return state_word(message)
 
-    @admin.display(description="timer id", empty_value=details.NOTHING)
-    def timer(self, message: Any) -> str | None:
-        return cast("str | None", message.timer_id)
+    @admin.display(description="timer id")
+    def timer(self, message: Any) -> str:
+        return str(message.timer_id or details.NOTHING)
 
-    @admin.display(description="held by", empty_value=details.NOTHING)
-    def holder(self, message: Any) -> SafeString | None:
-        return _lease(message) if message.lease_expires_at is not None else None
+    @admin.display(description="held by")
+    def holder(self, message: Any) -> SafeString | str:
+        return details.NOTHING if message.lease_expires_at is None else _lease(message)
 
     @admin.display(description="attempts / deliveries")
     def tries(self, message: Any) -> str:
@@ -305,9 +313,9 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
     def lease(self, message: Any) -> SafeString | str:
         if message.lease_expires_at is None:
             return details.NOTHING
-        return format_html("{}; {}", _lease(message), _life_of(message.leased_by, message.now))
+        return format_html("{} {}", _lease(message), _life_of(message.leased_by, message.now))
 
-    @admin.display(description="about", empty_value=details.NOTHING)
+    @admin.display(description="about")
     def about(self, message: Any) -> SafeString | str:
         return cast("SafeString | str", message.about)
 
@@ -442,9 +450,7 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
             "media": self.media,
             "title": question.title,
             "question": question,
-            "messages_asked": [
-                (row, self.state(row), self.holder(row) or details.NOTHING) for row in rows
-            ],
+            "messages_asked": [(row, self.state(row), self.holder(row)) for row in rows],
             "tokens": [(_token_name(row.pk), row.lease_token) for row in rows if row.lease_token],
             "selection": ACTION_CHECKBOX_NAME,
             "action": None if url else request.POST.get("action"),

@@ -188,7 +188,7 @@ class OutboxTrailInline(_Inline):
 
     @property
     def media(self) -> forms.Media:
-        return forms.Media(css={"all": ["django_outbox/admin.css"]})
+        return forms.Media(css={"all": ["django_outbox/admin.css", "django_outbox/messages.css"]})
 
     def get_formset(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
         """Return a class of formsets that know the object whose page it is."""

@@ -230,7 +230,7 @@ def test_a_state_is_looked_for_in_so_many_rows_and_the_page_says_so(
     assert listed(superuser, state="leased") == [refunds[1], orders[1]]
     [note] = notes(superuser, state="leased")
     assert note == (
-        "There may be more that are leased: this shows 2,000 at most, of the first 2 messages of "
+        "There may be more that are leased: this shows 1,000 at most, of the first 2 messages of "
         "each queue, in the order of their claims."
     )
     assert notes(superuser, state="leased", queue="refunds") == []
@@ -288,7 +288,7 @@ def test_a_message_is_found_by_its_id_its_timer_its_queue_and_its_ref(superuser:
 def test_a_message_is_found_by_its_message_id_or_correlation_id_near_the_ends_of_the_table(
     superuser: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "LOOK_AT", 1)
+    monkeypatch.setattr(page, "LOOK_AT_ENDS", 1)
     ids = [publish(correlation_id=f"correlated-{n}") for n in range(3)]
     uuids = dict(OutboxMessage.objects.values_list("pk", "message_id"))
     assert listed(superuser, q=str(uuids[ids[0]])) == [ids[0]]
