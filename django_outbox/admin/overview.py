@@ -41,8 +41,8 @@ MOST_PROCESSES = 100
 MOST_SECONDS = 2.0
 """How long a statement may take, or wait for a lock, before the page does without its part."""
 
-DEPTHS = ((5, 10_000), (50, 1_000), (MOST_QUEUES, 250))
-"""With so many queues, so many rows of each are looked at: some 100,000 in all."""
+DEPTHS = ((5, 10_000), (50, 1_000), (MOST_QUEUES, 100))
+"""With up to so many queues, so many rows of each are looked at on either side of now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,19 @@ from uuid import uuid4
 import psycopg
 import pytest
 from django.conf import LazySettings
+from django.contrib.admin import AdminSite
 from django.contrib.staticfiles import finders
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.urls import path
 from django.utils import timezone
 
 from django_outbox import outbox
 from django_outbox.admin import overview as page
 from django_outbox.admin import troubles
 from django_outbox.admin.charts import chart
+from django_outbox.admin.messages import OutboxMessageAdmin
 from django_outbox.admin.overview import Overview, QueueRow
 from django_outbox.models import Counter, DeadLetter, Lease, OutboxMessage, Schedule, Worker
 from django_outbox.store import server
@@ -31,6 +34,10 @@ from django_outbox.store.overview import Minute
 from tests.admin.conftest import Login
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("registry")]
+
+operations = AdminSite(name="operations")
+operations.register(OutboxMessage, OutboxMessageAdmin)
+urlpatterns = [path("operations/", operations.urls)]
 
 URL = "/admin/django_outbox/"
 MESSAGES = "/admin/django_outbox/outboxmessage/"
@@ -238,6 +245,43 @@ def other_session() -> Iterator[psycopg.Connection[Any]]:
     given = {name: params[name] for name in names if name in params}
     with psycopg.connect(**given, autocommit=True) as session:
         yield session
+
+
+class OutboxElsewhere:
+    """Sends the outbox to `orders`, and lets it be read from a replica of another."""
+
+    def db_for_write(self, model: type[Any], **hints: Any) -> str | None:
+        return "orders" if model._meta.app_label == "django_outbox" else None
+
+    def db_for_read(self, model: type[Any], **hints: Any) -> str | None:
+        return "default"
+
+
+@pytest.mark.django_db(databases=["default", "orders"])
+def test_it_reads_the_database_that_messages_are_written_to(
+    superuser: Client, settings: LazySettings
+) -> None:
+    settings.DATABASE_ROUTERS = [OutboxElsewhere()]
+    OutboxMessage.objects.using("orders").create(queue="there", payload=b"")
+    OutboxMessage.objects.using("default").create(queue="here", payload=b"")
+
+    rows = shown(superuser).queues
+    assert rows is not None
+    assert [row.name for row in rows] == ["there"]
+
+
+class ToLite:
+    def db_for_write(self, model: type[Any], **hints: Any) -> str | None:
+        return "lite" if model._meta.app_label == "django_outbox" else None
+
+
+def test_a_database_that_is_not_postgresql_is_named(
+    superuser: Client, settings: LazySettings, sqlite: str
+) -> None:
+    settings.DATABASE_ROUTERS = [ToLite()]
+
+    (trouble,) = shown(superuser).troubles
+    assert trouble.what == ("The database 'lite' is not PostgreSQL, so nothing can be published.")
 
 
 # Charts
@@ -586,6 +630,20 @@ def test_warnings_need_the_permission_for_what_they_speak_of(login: Login) -> No
 
 def test_one_without_a_session_is_sent_to_the_login(client: Client) -> None:
     assert client.get(URL).status_code == 302
+
+
+def test_it_is_on_any_admin_site_and_leads_to_that_sites_lists(
+    superuser: Client, settings: LazySettings
+) -> None:
+    settings.ROOT_URLCONF = __name__
+    message()
+
+    text = superuser.get("/operations/django_outbox/").content.decode()
+    assert 'id="outbox-queues"' in text
+    assert "/operations/django_outbox/outboxmessage/?queue=orders&amp;state=ready" in text
+    letter("letters")  # this site has no list of them
+    row = superuser.get("/operations/django_outbox/").context["overview"].queues[0]
+    assert (row.name, str(row.dead), row.dead.url) == ("letters", "1", None)
 
 
 def test_the_list_of_models_stays(superuser: Client) -> None:
