@@ -15,7 +15,7 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import DELETION, LogEntry
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import unquote
-from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.db import connections, transaction
 from django.db.models import DurationField, ExpressionWrapper, F, QuerySet
@@ -24,6 +24,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
+from django.utils.html import format_html
 
 from ..messages import ReplayResult
 from ..models import DeadLetter
@@ -45,6 +46,9 @@ class LetterList(ChangeList):
     """The list, without what is large: of an error its head is read, of a payload nothing."""
 
     def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Any]:
+        if request.GET.get(SEARCH_VAR) and not self.query:
+            # Django would leave out a search that it has refused, and show every letter.
+            raise IncorrectLookupParameters
         letters: QuerySet[Any] = super().get_queryset(request, *args, **kwargs)
         age = ExpressionWrapper(Now() - F("failed_at"), output_field=DurationField())
         letters = defer_content(letters).defer("last_exception")
@@ -194,22 +198,28 @@ class DeadLetterAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
         letter = kwargs["obj"]
-        payload_url = self.url_of("payload", letter.pk)
-        happened = letter_history.events(letter, self.admin_site)
         context |= {
             "live_timer": letter_history.live_timer(letter, request, self.admin_site),
-            "sections": [
-                ("Error", details.pre(letter.last_exception)),
-                (
-                    "Payload",
-                    details.payload_block(letter.payload, letter.headers, download_url=payload_url),
-                ),
-                ("Headers", details.headers_table(letter.headers)),
-                ("Object", details.ref_link(letter.ref, request, self.admin_site)),
-                ("History", details.history(happened, letter.now)),
-            ],
+            "sections": self._sections(request, letter),
         }
         return super().render_change_form(request, context, *args, **kwargs)
+
+    def _sections(self, request: HttpRequest, letter: Any) -> list[tuple[str, str]]:
+        """Return what the page shows below the columns: headings and their content."""
+        payload = details.payload_block(
+            letter.payload, letter.headers, download_url=self.url_of("payload", letter.pk)
+        )
+        happened = letter_history.events(letter, self.admin_site)
+        sections = [
+            ("Error", details.pre(letter.last_exception)),
+            ("Payload", payload),
+            ("Headers", details.headers_table(letter.headers)),
+            ("History", details.history(happened, letter.now)),
+        ]
+        if letter.ref:
+            ref = details.ref_link(letter.ref, request, self.admin_site)
+            sections.append(("Object", format_html("<p>{}</p>", ref)))
+        return sections
 
     def gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
         self.tell(

@@ -22,7 +22,7 @@ from ..store import dead_letters as store
 from .counts import MOST_COUNTED, Capped
 from .details import first_line
 
-MOST_GROUPS = 200
+MOST_GROUPS = 100
 HEAD = 500
 """Characters of an error that are read to show its first line."""
 

@@ -135,7 +135,7 @@ def test_all_there_are_can_be_replayed(superuser: Client, make_letters: MakeLett
     assert logged() == ["Replayed 3 dead letters. Asked to replay: all there are."]
 
 
-@pytest.mark.parametrize("query", ["?reason=bad+luck", "?failed=tomorrow", "?queue=%00"])
+@pytest.mark.parametrize("query", ["?reason=bad+luck", "?failed=tomorrow", "?queue=%00", "?q=%00"])
 def test_a_filter_that_cannot_be_never_means_all(
     superuser: Client, make_letter: MakeLetter, query: str
 ) -> None:
