@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db import InterfaceError, OperationalError, ProgrammingError, connections, transaction
 from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
@@ -128,6 +128,7 @@ class Overview:
     sight: Sight
     at: datetime
     troubles: list[Trouble] = field(default_factory=list)
+    is_different: bool = False
     queues: list[QueueRow] | None = None
     has_more_queues: bool = False
     total: Chart | None = None
@@ -165,6 +166,9 @@ def _fill(overview: Overview, alias: str, links: Links) -> None:
                 show(overview, cursor, links)
         except OperationalError:
             is_slow = True  # the other parts may tell why
+        except ProgrammingError:
+            if not overview.is_different:
+                raise
     if is_slow:
         overview.troubles.append(troubles.slow(MOST_SECONDS))
 
@@ -182,6 +186,7 @@ def _bounded(alias: str) -> Iterator[Cursor]:
 def _show_schema(overview: Overview, cursor: Cursor, links: Links) -> None:
     alias = default_alias()
     if found := find_differences(alias):
+        overview.is_different = True
         overview.troubles.append(troubles.different(alias, found))
 
 

@@ -16,7 +16,7 @@ import pytest
 from django.conf import LazySettings
 from django.contrib.admin import AdminSite
 from django.contrib.staticfiles import finders
-from django.db import connection
+from django.db import connection, connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import path
@@ -284,6 +284,22 @@ def test_a_database_that_is_not_postgresql_is_named(
     assert trouble.what == ("The database 'lite' is not PostgreSQL, so nothing can be published.")
 
 
+@pytest.mark.django_db(transaction=True, databases=["default", "orders"])
+def test_a_database_that_is_away_costs_the_overview_and_not_the_page(
+    superuser: Client, settings: LazySettings
+) -> None:
+    settings.DATABASE_ROUTERS = [OutboxElsewhere()]
+    away = connections["orders"]
+    away.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(away.settings_dict, "HOST", "127.0.0.1")
+        patch.setitem(away.settings_dict, "PORT", "1")
+        (trouble,) = shown(superuser).troubles
+
+    assert trouble.what == "The database 'orders' did not answer."
+    assert trouble.is_bad
+
+
 # Charts
 
 
@@ -513,6 +529,18 @@ def test_a_schema_that_differs_is_warned_of(superuser: Client) -> None:
     (trouble,) = shown(superuser).troubles
     assert "are not as the migrations make them: 1 difference(s)." in trouble.what
     assert trouble.advice.startswith("Run manage.py outbox_check --database default")
+
+
+def test_what_cannot_be_read_for_a_different_schema_is_left_out(superuser: Client) -> None:
+    message()
+    process("orders")
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE django_outbox_worker RENAME COLUMN host TO hostname")
+
+    overview = shown(superuser)
+    assert any("are not as the migrations make them" in one.what for one in overview.troubles)
+    assert overview.processes is None
+    assert overview.queues is not None
 
 
 def test_dead_rows_beyond_what_autovacuum_begins_at_are_found() -> None:
