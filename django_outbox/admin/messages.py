@@ -194,7 +194,6 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
         Tool("cancel", "Cancel", "cancel_outboxmessage", asks=True, is_destructive=True),
     )
     actions = ("run_selected", "release_selected", "cancel_selected")
-    actions_selection_counter = False  # with it goes "select all", which may be millions
     change_list_template = "admin/django_outbox/message_list.html"
     list_display = (
         "number",

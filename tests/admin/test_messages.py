@@ -500,8 +500,14 @@ def test_a_message_that_is_gone_is_told_of(superuser: Client) -> None:
     assert told(response) == ["There is no message 12345 any more."]
 
 
-def test_what_is_posted_for_all_reaches_only_what_is_ticked(superuser: Client) -> None:
+def test_all_messages_cannot_be_selected_and_what_is_posted_for_all_reaches_what_is_ticked(
+    superuser: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page.OutboxMessageAdmin, "list_per_page", 1)
     ids = [publish(activate_in=HOUR) for _ in range(2)]
+    text = superuser.get(LIST).content.decode()
+    assert "0 of 1 selected" in text
+    assert "Select all 2 messages" not in text
     act(superuser, "cancel_selected", [ids[0]], select_across="1", answer="yes")
     assert listed(superuser) == [ids[1]]
 
