@@ -13,8 +13,10 @@ from django.utils import timezone
 
 from django_outbox import outbox
 from django_outbox.models import Counter, DeadLetter, Lease, OutboxMessage, Schedule, Worker
+from django_outbox.refs import ref_to
 from django_outbox.scheduling.leadership import NAME as LEADERSHIP
 from django_outbox.worker.failures import Failure, fingerprint
+from example_project.shop.models import Customer, Order, Product
 
 HOSTILE = "<script>alert(1)</script>"
 HOSTILE_ERROR = '"><img src=x onerror="alert(\'error\')">'
@@ -35,7 +37,7 @@ Traceback (most recent call last):
 
 FAILURES = [
     # queue, reason, exception class, first line, where, how many, minutes between two
-    ("payments", "retry_terminal", "TimeoutError", "The bank did not answer", 61, 47, 1.3),
+    ("payments", "retry_terminal", "TimeoutError", "The bank did not answer", 61, 46, 1.3),
     ("payments", "rejected", "shop.CardRefused", "The card has expired", 74, 9, 40),
     ("orders", "rejected", "django_outbox.errors.Reject", "More than in stock", 41, 14, 11),
     ("shipments", "max_deliveries", None, None, 0, 3, 90),
@@ -49,6 +51,7 @@ def fill() -> None:
     now = timezone.now()
     fill_letters(now)
     fill_messages(now)
+    fill_trail(now)
     fill_schedules(now)
     fill_processes(now)
     fill_counters(now)
@@ -185,15 +188,31 @@ def fill_messages(now: datetime) -> None:
 
 def message(queue: str, number: int, **fields: Any) -> OutboxMessage:
     """Write one message about an order."""
-    return OutboxMessage.objects.create(
-        queue=queue,
-        payload=json.dumps({"order_id": number, "note": HOSTILE}).encode(),
-        headers=JSON,
-        correlation_id=f"order-{number}",
-        ref=f"shop.order:{number}",
-        created_at=timezone.now() - timedelta(hours=2),
+    given = {
+        "payload": json.dumps({"order_id": number, "note": HOSTILE}).encode(),
+        "headers": JSON,
+        "correlation_id": f"order-{number}",
+        "ref": f"shop.order:{number}",
+        "created_at": timezone.now() - timedelta(hours=2),
         **fields,
+    }
+    return OutboxMessage.objects.create(queue=queue, **given)
+
+
+def fill_trail(now: datetime) -> None:
+    """Write an order of the shop that has a message, a timer and a dead letter of its own."""
+    order = Order.objects.create(
+        customer=Customer.objects.create(name="Ada Lovelace", email="ada@example.org"),
+        product=Product.objects.create(name="Lamp", price="39.90", stock=7),
+        quantity=2,
     )
+    ref = ref_to(order)
+    message("shipments", 6500, ref=ref, created_at=now - timedelta(minutes=9))
+    message("orders", 6501, ref=ref, timer_id="remind-7", next_attempt_at=now + timedelta(days=2))
+    queue, reason, kind, error, line, *_ = FAILURES[0]
+    failed = letter(queue, reason, kind, error, line, number=300, failed_at=now)
+    failed.ref = ref
+    failed.save()
 
 
 def fill_schedules(now: datetime) -> None:

@@ -9,7 +9,7 @@ from django_outbox.models import OutboxMessage
 from tests.browser import demo
 from tests.browser.conftest import Browse
 from tests.browser.driver import expect
-from tests.browser.pages import message_of, url
+from tests.browser.pages import lost_message, message_of, url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -59,10 +59,24 @@ def test_a_scheduled_message_runs_now(browse: Browse) -> None:
 def test_a_lease_that_has_run_out_is_released(browse: Browse) -> None:
     demo.fill()
     page = browse("view_outboxmessage", "release_outboxmessage")
-    id_ = message_of("shipments")
+    id_ = lost_message()
     page.goto(url("outboxmessage_change", id_))
     page.get_by_role("link", name="Release").click()
     page.locator("#content").get_by_role("button", name="Release").first.click()
 
     expect(page.locator(".messagelist .success")).to_be_visible()
     assert OutboxMessage.objects.get(pk=id_).lease_token is None
+
+
+def test_a_selection_is_counted_and_run_now(browse: Browse) -> None:
+    demo.fill()
+    page = browse("view_outboxmessage", "run_outboxmessage")
+    page.goto(url("outboxmessage_changelist") + "?queue=carts&state=scheduled")
+    page.get_by_role("checkbox", name="Select all").check()
+    expect(page.locator(".action-counter")).to_have_text("6 of 6 selected")
+    page.get_by_label("Action:").select_option("Run now")
+    page.get_by_role("button", name="Run").click()
+
+    expect(page.locator(".messagelist .success")).to_contain_text("6")
+    timers = OutboxMessage.objects.filter(queue="carts", timer_id__isnull=False)
+    assert not timers.filter(next_attempt_at__gt=timezone.now()).exists()
