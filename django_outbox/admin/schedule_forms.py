@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from django import forms
@@ -49,6 +50,15 @@ class Lines(forms.CharField):
     def to_python(self, value: Any) -> Any:
         text = super().to_python(value)
         return text.replace("\r\n", "\n") if isinstance(text, str) else text
+
+
+class Seen(forms.CharField):
+    """What a row held when its form was opened; no change of the row."""
+
+    widget = forms.HiddenInput
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return False
 
 
 class ScheduleForm(_ModelForm):
@@ -114,6 +124,7 @@ class ScheduleForm(_ModelForm):
         help_text="What becomes of boundaries that passed while no scheduler was there.",
     )
     enabled = forms.BooleanField(required=False, initial=True)
+    seen = Seen(required=False)
 
     class Meta:
         model = Schedule
@@ -133,22 +144,19 @@ class ScheduleForm(_ModelForm):
             self.fields["spec"].help_text += f" Without a zone it is {self._default_zone}."
 
     def _show_row(self, row: Any) -> None:
-        self._body, self._headers = row.body, _readable_headers(row.headers_text)
+        self._body, self._headers = row.body, readable_headers(row.headers_text)
         text, kind = payload_text(self._body, self._headers)
         self.initial.update(
             payload=text,
             payload_is=kind,
-            headers=_headers_text(self._headers),
+            headers=_headers_text(self._headers, kind),
             expires_in=duration(row.lifetime),
+            seen=_digest(row),
         )
 
     def _payload_help(self) -> str:
-        size = len(self._body)
-        if size > MOST_SHOWN:
-            return (
-                f"Its {size:,} bytes are too many to be edited here. It stays as it is unless "
-                "another one is written here."
-            )
+        if len(self._body) > MOST_SHOWN:
+            return "It is too large to be edited here, and stays unless another one is written."
         return "Empty means null." if self._is_new else "It stays as it is unless it is changed."
 
     def clean_name(self) -> str:
@@ -187,6 +195,13 @@ class ScheduleForm(_ModelForm):
 
     def clean(self) -> dict[str, Any] | None:
         super().clean()
+        seen = self.cleaned_data.get("seen")
+        if seen and seen != self.initial.get("seen"):
+            self.add_error(
+                None,
+                "Somebody has changed this schedule since you opened it. Open it again, and make "
+                "your changes to what it is now.",
+            )
         if not self.errors:
             self._declare()
         return None
@@ -309,7 +324,7 @@ def _json_text(body: bytes, kind: str) -> str | None:
         return None
 
 
-def _readable_headers(text: str) -> dict[str, str]:
+def readable_headers(text: str) -> dict[str, str]:
     """Return stored headers; what was written by hand and is no object of strings, as none."""
     try:
         return parse_headers(text)
@@ -317,15 +332,31 @@ def _readable_headers(text: str) -> dict[str, str]:
         return {}
 
 
-def _headers_text(headers: dict[str, str]) -> str:
+def _headers_text(headers: dict[str, str], kind: str) -> str:
     """Return headers as they are edited: without the content type that the payload implies."""
-    implied = (codecs.JSON, codecs.BINARY)
+    implied = codecs.JSON if kind == JSON else codecs.BINARY
     own = {
         name: value
         for name, value in headers.items()
-        if not (name == codecs.CONTENT_TYPE and value in implied)
+        if (name, value) != (codecs.CONTENT_TYPE, implied)
     }
     return json.dumps(own, indent=2, ensure_ascii=False) if own else ""
+
+
+def _digest(row: Any) -> str:
+    """Return what stands for all that can be edited of a row."""
+    columns = (
+        row.spec,
+        row.timezone,
+        row.queue,
+        row.body,
+        row.headers_text,
+        row.max_attempts,
+        row.lifetime,
+        row.catch_up,
+        row.enabled,
+    )
+    return sha256(repr(columns).encode()).hexdigest()
 
 
 def _from_json(text: str) -> Any:

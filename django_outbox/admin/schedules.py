@@ -11,43 +11,40 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, ClassVar
 
-from django.conf import settings as django_settings
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.db import DatabaseError, connections
-from django.db.models import (
-    QuerySet,
-)
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.template.loader import render_to_string
-from django.urls import NoReverseMatch, URLPattern, path, reverse
-from django.utils.html import format_html
+from django.urls import URLPattern, path
 
 from .. import names
 from ..errors import OutboxError
 from ..handlers import registry
-from ..models import OutboxMessage, Schedule
+from ..models import Schedule
 from ..publishing import default_alias
 from ..scheduling.by_hand import run_now
 from ..scheduling.clocks import clock
 from ..scheduling.declaring import declarations
 from ..store import schedules as store
-from . import fires
-from .base import OutboxAdmin, Tool
-from .details import NOTHING, pre
+from . import details
+from .base import Tool
+from .payloads import MOST_SHOWN
+from .schedule_columns import ScheduleColumns
 from .schedule_filters import ErrorFilter, QueueFilter
-from .schedule_forms import ScheduleForm, duration
-from .schedule_rows import light, note_differences, shown_moment, with_details
+from .schedule_forms import ScheduleForm
+from .schedule_rows import light, note_differences, with_details
 
 MOST_NAMED = 20
 """Schedules that a message names; of more it says how many there are."""
 
 _MESSAGE = ("queue", "payload", "payload_is", "headers")
 _MESSAGE_SHOWN = ("queue", "payload_shown", "headers_shown")
-_OPTIONS = ("max_attempts", "expires_in", "catch_up", "enabled")
+_OPTIONS = ("max_attempts", "expires_in", "catch_up", "enabled", "seen")
 _OPTIONS_SHOWN = ("max_attempts", "lifetime_shown", "catch_up", "state")
 _STATE = (
     "source",
@@ -74,7 +71,7 @@ class ScheduleList(ChangeList):
 
 
 @admin.register(Schedule)
-class ScheduleAdmin(OutboxAdmin):
+class ScheduleAdmin(ScheduleColumns):
     form = ScheduleForm
     change_form_template = "admin/django_outbox/schedule/change_form.html"
     delete_confirmation_template = "admin/django_outbox/schedule/delete_confirmation.html"
@@ -121,109 +118,27 @@ class ScheduleAdmin(OutboxAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return ScheduleList
 
-    # Columns
-
-    @admin.display(description="state", ordering="enabled")
-    def state(self, row: Any) -> str:
-        kind, word = ("good", "enabled") if row.enabled else ("wait", "disabled")
-        state = format_html('<span class="outbox-word outbox-{}">{}</span>', kind, word)
-        if not row.badge:
-            return state
-        return format_html('{}<br><span class="outbox-warn">{}</span>', state, row.badge)
-
-    @admin.display(description="spec", ordering="spec")
-    def spec_in_zone(self, row: Any) -> str:
-        is_said = row.spec.endswith(f" {row.timezone}")
-        zone = "" if is_said else format_html('<br><span class="quiet">{}</span>', row.timezone)
-        return format_html("{}{}", row.spec, zone)
-
-    @admin.display(description="next fire", ordering="next_run_at")
-    def next_fire(self, row: Any) -> str:
-        if not row.enabled:
-            return NOTHING
-        is_planned = row.planned_for == store.planned_for(row.spec, row.timezone)
-        if row.next_run_epoch is None or row.plan_from_epoch is not None or not is_planned:
-            return "yet to be worked out"
-        return shown_moment(row.next_run_epoch, row.timezone)
-
-    @admin.display(description="last fire", ordering="last_run_at")
-    def last_fire(self, row: Any) -> str:
-        return shown_moment(row.last_run_epoch, row.timezone)
-
-    @admin.display(description="last error", ordering="last_error")
-    def error_line(self, row: Any) -> str:
-        return (row.error_head or "").strip().partition("\n")[0] or NOTHING
-
-    # What the page of one schedule shows besides
-
-    @admin.display(description="last boundary")
-    def last_boundary(self, row: Any) -> str:
-        return shown_moment(row.last_boundary_epoch, row.timezone)
-
-    @admin.display(description="rests after its error until")
-    def rests_until(self, row: Any) -> str:
-        return shown_moment(row.retry_epoch, row.timezone)
-
-    @admin.display(description="last error")
-    def error(self, row: Any) -> str:
-        return pre(row.error_text)
-
-    @admin.display(description="last message")
-    def last_message(self, row: Any) -> str:
-        id_ = row.last_message_id
-        if id_ is None:
-            return NOTHING
-        if not OutboxMessage.objects.using(default_alias()).filter(pk=id_).exists():
-            return f"{id_}, which is no longer in the outbox"
-        try:
-            url = reverse(f"{self.admin_site.name}:django_outbox_outboxmessage_change", args=[id_])
-        except NoReverseMatch:
-            return str(id_)
-        return format_html('<a href="{}">{}</a>', url, id_)
-
-    @admin.display(description="next five fires")
-    def next_fires(self, row: Any) -> str:
-        return format_html(
-            '<div id="outbox-fires" aria-live="polite" data-url="{}" data-name="{}">{}</div>',
-            self.url_of("preview"),
-            row.name,
-            self._fires(row.spec, row),
-        )
-
-    @admin.display(description="payload")
-    def payload_shown(self, row: Any) -> str:
-        form = ScheduleForm(instance=row)
-        return pre(form.initial["payload"] or str(form.fields["payload"].help_text))
-
-    @admin.display(description="headers")
-    def headers_shown(self, row: Any) -> str:
-        return pre(row.headers_text)
-
-    @admin.display(description="expires in")
-    def lifetime_shown(self, row: Any) -> str:
-        lifetime = duration(row.lifetime)
-        return NOTHING if row.lifetime is None else str(lifetime or f"{row.lifetime} s")
-
-    def _fires(self, spec: str, row: Any = None) -> str:
-        """Return the next fires of a spec as HTML: those of a row, if it has this very spec."""
-        if not spec:
-            return ""
-        with connections[default_alias()].cursor() as cursor:
-            now = clock(cursor)
-            candidates = store.read(cursor, [row.pk]) if row is not None and row.pk else []
-        candidate = candidates[0] if candidates else None
-        is_off = candidate is not None and candidate.spec == spec and not row.enabled
-        if candidate is not None and is_off:
-            candidate = fires.resumed(candidate, now)
-        found = fires.fires_of(spec, default_zone=django_settings.TIME_ZONE, now=now, row=candidate)
-        context = {"found": found, "is_off": is_off}
-        return render_to_string("admin/django_outbox/schedule/fires.html", context)
-
     # Pages
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.preview)
-        return [path("preview/", view, name=self.url_name("preview")), *super().get_urls()]
+        views = (
+            ("preview/", self.preview, "preview"),
+            ("<path:object_id>/payload/", self.download, "payload"),
+        )
+        own = [
+            path(route, self.admin_site.admin_view(view), name=self.url_name(name))
+            for route, view, name in views
+        ]
+        return [*own, *super().get_urls()]
+
+    def download(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Give the whole payload, as a file that no browser opens."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        row = self.get_object(request, unquote(object_id))
+        if row is None:
+            raise Http404(f"There is no schedule {object_id} any more.")
+        return details.download(row.body, name=f"schedule-{row.pk}.bin")
 
     def preview(self, request: HttpRequest) -> HttpResponse:
         """Show when a spec fires next, as a part of a page; `name` may say whose spec it is."""
@@ -232,11 +147,14 @@ class ScheduleAdmin(OutboxAdmin):
         name = request.GET.get("name", "")
         is_name = names.flaw_in_name(name) is None
         row = self.get_queryset(request).filter(name=name).first() if is_name else None
-        return HttpResponse(self._fires(request.GET.get("spec", "").strip(), row))
+        return HttpResponse(self.fires_html(request.GET.get("spec", "").strip(), row))
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         is_form = obj is None or self.has_change_permission(request, obj)
-        message, options = (_MESSAGE, _OPTIONS) if is_form else (_MESSAGE_SHOWN, _OPTIONS_SHOWN)
+        message: tuple[str, ...] = _MESSAGE if is_form else _MESSAGE_SHOWN
+        options = _OPTIONS if is_form else _OPTIONS_SHOWN
+        if is_form and obj is not None and len(obj.body) > MOST_SHOWN:
+            message = ("queue", "payload_shown", *_MESSAGE[1:])
         fieldsets = [
             (None, {"fields": ("name", "spec", "next_fires", *message)}),
             ("Options", {"fields": options}),
@@ -244,7 +162,7 @@ class ScheduleAdmin(OutboxAdmin):
         return fieldsets if obj is None else [*fieldsets, ("How it stands", {"fields": _STATE})]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return ("next_fires",) if obj is None else ("name", "next_fires", *_STATE)
+        return ("next_fires",) if obj is None else ("name", "next_fires", "payload_shown", *_STATE)
 
     def get_form(
         self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
@@ -257,7 +175,8 @@ class ScheduleAdmin(OutboxAdmin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        self._warn_of_declarations(request)
+        if request.method == "GET":
+            self._warn_of_declarations(request)
         return super().changelist_view(request, extra_context)
 
     def changeform_view(
@@ -377,10 +296,9 @@ class ScheduleAdmin(OutboxAdmin):
 
     def _switch(self, request: HttpRequest, rows: Iterable[Any], *, on: bool) -> None:
         word = "Enabled" if on else "Disabled"
-        table = Schedule.objects.using(default_alias())
-        switched = [
-            row for row in rows if table.filter(pk=row.pk, enabled=not on).update(enabled=on)
-        ]
+        by_id = {row.pk: row for row in rows}
+        with connections[default_alias()].cursor() as cursor:
+            switched = [by_id[id_] for id_ in store.switch(cursor, list(by_id), on=on)]
         if not switched:
             self.tell(request, f"{word} none: it is so already.", level=messages.INFO)
             return

@@ -212,6 +212,20 @@ def withdraw(cursor: Cursor, declared: Sequence[str]) -> list[str]:
     return [row[0] for row in cursor.fetchall()]
 
 
+SWITCH = """
+UPDATE django_outbox_schedule SET enabled = %(on)s
+WHERE id = ANY(%(ids)s::bigint[]) AND enabled <> %(on)s
+RETURNING id
+"""
+
+
+def switch(cursor: Cursor, ids: Sequence[int], *, on: bool) -> list[int]:
+    """Switch these schedules on or off; return, in their order, those that were not so already."""
+    cursor.execute(SWITCH, {"ids": list(ids), "on": on})
+    switched = {row[0] for row in cursor.fetchall()}
+    return [id_ for id_ in ids if id_ in switched]
+
+
 DELETE = """
 DELETE FROM django_outbox_schedule WHERE name = %(name)s RETURNING id
 """

@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from django_outbox import handlers, outbox
+from django_outbox import handlers, outbox, testing
 from django_outbox.admin.fires import fires_of
 from django_outbox.admin.schedule_forms import ScheduleForm
 from django_outbox.models import OutboxMessage, Schedule
@@ -166,6 +166,14 @@ def test_the_list_takes_few_statements_and_reads_no_payload(
 
     assert [query["sql"] for query in queries if '"payload"' in query["sql"]] == []
     assert [query["sql"] for query in queries if '"headers"' in query["sql"]] == []
+
+
+def test_the_page_of_one_takes_few_statements(
+    superuser: Client, in_code: Schedule, django_assert_max_num_queries: Any
+) -> None:
+    by_hand(in_code, "last_message_id = 1")
+    with django_assert_max_num_queries(9):
+        superuser.get(page(in_code))
 
 
 def test_the_list_says_where_code_and_table_differ(superuser: Client, in_code: Schedule) -> None:
@@ -474,14 +482,60 @@ def test_json_is_kept_as_it_is_written_when_a_browser_sends_it_back(superuser: C
     assert (bytes(row.payload), row.queue) == (b'{"a":   [1, 2]}', "mails")
 
 
-def test_a_large_payload_is_not_shown_and_is_kept(superuser: Client) -> None:
+def test_a_large_payload_is_cut_to_look_at_and_kept(superuser: Client) -> None:
     row = made("nightly", payload={"text": "x" * 200_000})
     shown = superuser.get(page(row))
-    assert "Its 200,011 bytes are too many to be edited here." in text(shown)
+    assert "the first 100,000 of 200,011 bytes" in text(shown)
+    assert "It is too large to be edited here" in text(shown)
     superuser.post(page(row), sent(shown, queue="mails"))
 
     row.refresh_from_db()
     assert (len(row.payload), row.queue) == (200_011, "mails")
+
+
+def test_a_payload_is_downloaded_as_a_file_that_no_browser_opens(
+    superuser: Client, login: Login
+) -> None:
+    row = made("nightly", payload=b"<script>", headers={"content-type": "text/html"})
+    for client in (superuser, login("view_schedule")):
+        response = client.get(page(row, "payload/"))
+        assert response.content == b"<script>"
+        assert response["Content-Type"] == "application/octet-stream"
+        assert response["X-Content-Type-Options"] == "nosniff"
+        assert response["Content-Disposition"] == f'attachment; filename="schedule-{row.pk}.bin"'
+    assert login("run_schedule").get(page(row, "payload/")).status_code == 403
+    assert superuser.get(f"{LIST}0/payload/").status_code == 404
+
+
+def test_json_that_cannot_be_read_keeps_its_content_type(superuser: Client) -> None:
+    row = made("nightly")
+    by_hand(row, r"payload = '\xff'")
+    superuser.post(page(row), sent(superuser.get(page(row)), payload="31"))
+
+    row.refresh_from_db()
+    assert (bytes(row.payload), row.headers) == (b"1", {"content-type": "application/json"})
+
+
+def test_nobody_undoes_unknowingly_what_somebody_else_has_changed(superuser: Client) -> None:
+    row = made("nightly")
+    data = sent(superuser.get(page(row)), queue="mails")
+    superuser.post(page(row, "disable/"))
+    response = superuser.post(page(row), data)
+
+    assert "Somebody has changed this schedule since you opened it." in text(response)
+    assert list(Schedule.objects.values_list("queue", "enabled")) == [("reports", False)]
+
+
+def test_what_a_scheduler_does_is_no_reason_to_open_the_form_again(superuser: Client) -> None:
+    row = made("nightly")
+    data = sent(superuser.get(page(row)), queue="mails")
+    by_hand(row, "next_run_at = clock_timestamp()")
+    testing.tick_schedules()
+    superuser.post(page(row), data)
+
+    assert column(row, "queue") == "mails"
+    assert column(row, "last_message_id IS NOT NULL") is True
+    assert LogEntry.objects.get().get_change_message().lower() == "changed queue."
 
 
 def test_the_form_warns_that_code_undoes_what_is_changed(
