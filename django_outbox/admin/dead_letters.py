@@ -18,7 +18,7 @@ from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.db import connections, transaction
-from django.db.models import DurationField, ExpressionWrapper, F, QuerySet
+from django.db.models import QuerySet
 from django.db.models.functions import Left, Now
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -49,10 +49,10 @@ class LetterList(ChangeList):
         if request.GET.get(SEARCH_VAR) and not self.query:
             # Django would leave out a search that it has refused, and show every letter.
             raise IncorrectLookupParameters
-        letters: QuerySet[Any] = super().get_queryset(request, *args, **kwargs)
-        age = ExpressionWrapper(Now() - F("failed_at"), output_field=DurationField())
-        letters = defer_content(letters).defer("last_exception")
-        listed: QuerySet[Any] = letters.annotate(head=Left("last_exception", HEAD), dead_for=age)
+        letters: QuerySet[Any] = defer_content(super().get_queryset(request, *args, **kwargs))
+        listed: QuerySet[Any] = letters.defer("last_exception").annotate(
+            head=Left("last_exception", HEAD), now=Now()
+        )
         return listed
 
 
@@ -60,9 +60,10 @@ class LetterList(ChangeList):
 class DeadLetterAdmin(ReadOnlyAdmin):
     change_list_template = "admin/django_outbox/dead_letters.html"
     change_form_template = "admin/django_outbox/dead_letter.html"
-    list_display = ("queue_name", "reason", "error", "attempts", "failed_at", "age")
+    # First what matters most: a phone shows the others when it is scrolled.
+    list_display = ("queue_name", "error", "failed", "reason", "attempts")
     list_filter = FILTERS
-    sortable_by = ("failed_at",)
+    sortable_by = ("failed",)
     ordering = ("-failed_at", "-id")
     search_fields = ("message_id", "correlation_id", "timer_id", "queue", "id")
     search_help_text = "An exact message id, correlation id, timer id, queue, or id of a letter."
@@ -132,9 +133,9 @@ class DeadLetterAdmin(ReadOnlyAdmin):
     def attempts(self, letter: DeadLetter) -> int:
         return letter.attempts_count
 
-    @admin.display(description="age")
-    def age(self, letter: Any) -> str:
-        return details.duration(letter.dead_for)
+    @admin.display(description="failed", ordering="failed_at")
+    def failed(self, letter: Any) -> str:
+        return details.when(letter.failed_at, letter.now)
 
     # Pages
 
