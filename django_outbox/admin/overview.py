@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.db import InterfaceError, OperationalError, ProgrammingError, connections, transaction
+from django.db.models import Model
 from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
@@ -310,21 +311,24 @@ class Links:
     """Where the lists are that belong to a count; None where this site has none."""
 
     def __init__(self, request: HttpRequest) -> None:
-        self._site = getattr(request, "current_app", None)
+        site = getattr(request, "current_app", None)
+        self._messages = _list_of(OutboxMessage, site)
+        self._dead_letters = _list_of(DeadLetter, site)
+        self._schedules = _list_of(Schedule, site)
 
     def messages(self, **filters: str) -> str | None:
-        return self._list_of(OutboxMessage, filters)
+        return self._messages and f"{self._messages}?{urlencode(filters)}"
 
     def dead_letters(self, **filters: str) -> str | None:
-        return self._list_of(DeadLetter, filters)
+        return self._dead_letters and f"{self._dead_letters}?{urlencode(filters)}"
 
     def schedules(self, **filters: str) -> str | None:
-        return self._list_of(Schedule, filters)
+        return self._schedules and f"{self._schedules}?{urlencode(filters)}"
 
-    def _list_of(self, model: Any, filters: Mapping[str, str]) -> str | None:
-        name = f"admin:django_outbox_{model._meta.model_name}_changelist"  # noqa: SLF001
-        try:
-            url = reverse(name, current_app=self._site)
-        except NoReverseMatch:
-            return None
-        return f"{url}?{urlencode(filters)}" if filters else url
+
+def _list_of(model: type[Model], site: str | None) -> str | None:
+    name = f"admin:django_outbox_{model._meta.model_name}_changelist"  # noqa: SLF001
+    try:
+        return reverse(name, current_app=site)
+    except NoReverseMatch:
+        return None

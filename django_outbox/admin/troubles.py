@@ -188,7 +188,7 @@ def _unvacuumed(behind: store.Unvacuumed) -> Trouble:
         f"Run VACUUM {behind.table}. If dead rows stay, an old transaction keeps them; if they "
         "come back, lower autovacuum_vacuum_scale_factor or raise autovacuum's cost limit."
         if behind.is_automatic
-        else f"Autovacuum is off: turn it on, for the server and for {behind.table}."
+        else f"Autovacuum is off: turn it on for the server and {behind.table}, and run VACUUM."
     )
     return Trouble(
         key=f"outbox-trouble-vacuum-{behind.table}",

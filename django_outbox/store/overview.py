@@ -182,11 +182,12 @@ class Minute(NamedTuple):
 TRAFFIC = """
 SELECT
     CASE WHEN queue = ANY(%(names)s::text[]) THEN queue END AS named,
-    (extract(epoch FROM date_trunc('minute', statement_timestamp()) - minute) / 60)::integer AS ago,
+    (extract(epoch FROM clock.minute - date_trunc('minute', counter.minute)) / 60)::integer AS ago,
     sum(completed)::bigint, sum(retried)::bigint, sum(buried)::bigint
-FROM django_outbox_counter
-WHERE minute > date_trunc('minute', statement_timestamp()) - %(minutes)s * interval '1 minute'
-    AND minute <= statement_timestamp()
+FROM (SELECT date_trunc('minute', statement_timestamp()) AS minute) AS clock
+JOIN django_outbox_counter AS counter
+    ON counter.minute >= clock.minute - (%(minutes)s - 1) * interval '1 minute'
+    AND counter.minute < clock.minute + interval '1 minute'
 GROUP BY named, ago
 """
 
