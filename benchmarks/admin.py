@@ -13,22 +13,24 @@ import os
 import re
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import unescape
+from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote_plus
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote_plus, urlencode
 
 from benchmarks.common import execute, run
 
 if TYPE_CHECKING:
     from django.test import Client
 
-# A few queues have most of the rows, as anywhere.
+# Eight queues have nearly all rows, as unevenly as anywhere, and two hundred have a few each.
 QUEUES = """
 CREATE FUNCTION pg_temp.some_queue() RETURNS text LANGUAGE sql VOLATILE AS $$
-    SELECT (ARRAY['orders', 'payments', 'shipments', 'carts', 'github', 'letters', 'reports',
-        'devices'])[1 + floor(8 * power(random(), 2.5))::int]
+    SELECT CASE WHEN random() < 0.01 THEN 'tenant-' || floor(200 * random())
+        ELSE (ARRAY['orders', 'payments', 'shipments', 'carts', 'github', 'letters', 'reports',
+            'devices'])[1 + floor(8 * power(random(), 2.5))::int] END
 $$
 """
 
@@ -60,7 +62,8 @@ SELECT
 FROM generate_series(1, %(rows)s) AS n, LATERAL (SELECT n %% 100 AS part) AS parts
 """
 
-# 200 causes, of which the commonest has a third of the letters, over a month.
+# 200 causes in each queue, of which the commonest has a third of its letters, over a month. The
+# classes are those of one queue only, so a filter by queue and class may have nothing to find.
 LETTERS = """
 INSERT INTO django_outbox_dead_letter
     (original_id, message_id, queue, payload, headers, correlation_id, ref, timer_id, created_at,
@@ -82,8 +85,8 @@ SELECT
     8,
     failed_at,
     reason,
-    'shop.Error' || cause %% 40,
-    'shop.Error' || cause %% 40 || ': cause ' || cause || repeat(E'\\n  File "shop.py"', 40),
+    queue || '.Error' || cause %% 40,
+    queue || '.Error' || cause %% 40 || ': cause ' || cause || repeat(E'\\n  File "shop.py"', 40),
     md5(queue || reason || cause)
 FROM generate_series(1, %(rows)s) AS n,
     LATERAL (
@@ -110,6 +113,10 @@ SELECT gen_random_uuid(), 'worker-' || n, 'worker', 'host-' || n % 4, n,
     '["orders", "payments"]', 8, 3
 FROM generate_series(1, 40) AS n
 """
+
+
+MOST_LINKS = 12
+"""Of one filter; all its choices cost the same."""
 
 
 class Figures(NamedTuple):
@@ -174,7 +181,7 @@ def visit_all(rounds: int) -> Iterator[tuple[str, Figures]]:
     client = logged_in()
     for name, path in pages():
         yield name, visit(client, path, rounds)
-        for link in links(client, path):
+        for link in links(client, path) if "?" not in path else ():
             yield f"{name} {unquote_plus(link)}", visit(client, path.partition("?")[0] + link, 2)
 
 
@@ -204,39 +211,66 @@ def visit(client: Client, path: str, rounds: int) -> Figures:
     return Figures(statistics.median(seconds) * 1000, max(seconds) * 1000, queries)
 
 
-def links(client: Client, path: str) -> list[str]:
-    """Return the links of a list to itself with another filter, order or page."""
+def links(client: Client, path: str) -> Iterator[str]:
+    """Yield links of a list to itself: the first few of each filter, to other orders and pages."""
     body = client.get(path).content.decode()
-    return sorted({unescape(link) for link in re.findall(r'href="(\?[^"]+)"', body)})
+    found = sorted({unescape(link) for link in re.findall(r'href="(\?[^"]+)"', body)})
+    for _, alike in groupby(found, key=lambda link: link.partition("=")[0]):
+        yield from islice(alike, MOST_LINKS)
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Yield the name and the path of each page and of each kind of search."""
+    """Yield the name and the path of each page, of each kind of search, and of filters together."""
     from django.urls import reverse
 
     from django_outbox.models import DeadLetter, OutboxMessage
 
-    letters, messages = (
+    letters, messages, schedules = (
         reverse(f"admin:django_outbox_{model}_changelist")
-        for model in ("deadletter", "outboxmessage")
+        for model in ("deadletter", "outboxmessage", "schedule")
     )
     letter, message = DeadLetter.objects.order_by("-pk")[0], OutboxMessage.objects.order_by("pk")[0]
     yield "overview", reverse("admin:app_list", args=["django_outbox"])
+    yield "schedules", schedules
     yield "dead letters", letters
-    yield "dead letters, search by message id", f"{letters}?q={letter.message_id}"
-    yield "dead letters, search by correlation id", f"{letters}?q={letter.correlation_id}"
-    yield "dead letters, search by timer id", f"{letters}?q=letter-timer-3"
-    yield "dead letters, search by queue", f"{letters}?q={letter.queue}"
-    yield "dead letters, search that finds nothing", f"{letters}?q=nothing"
+    yield "what is failing", reverse("admin:django_outbox_deadletter_failing")
     yield "dead letter", f"{letters}{letter.pk}/change/"
+    yield from looked_for("dead letters", letters, letter, LETTER_QUERIES)
     yield "messages", messages
-    yield "messages, search by message id", f"{messages}?q={message.message_id}"
-    yield "messages, search by correlation id", f"{messages}?q={message.correlation_id}"
-    yield "messages, search by timer id", f"{messages}?q=timer-20"
-    yield "messages, search by queue", f"{messages}?q={message.queue}"
-    yield "messages, search that finds nothing", f"{messages}?q=nothing"
     yield "message", f"{messages}{message.pk}/change/"
-    yield "schedules", reverse("admin:django_outbox_schedule_changelist")
+    yield from looked_for("messages", messages, message, MESSAGE_QUERIES)
+
+
+LETTER_QUERIES = (
+    {"q": "letter-timer-3"},
+    {"queue": "orders", "exception": "orders.Error0"},
+    {"queue": "orders", "exception": "payments.Error0"},
+    {"queue": "orders", "reason": "rejected", "failed": "older"},
+    {"reason": "rejected", "exception": "orders.Error0", "failed": "week"},
+    {"queue": "devices", "failed": "hour"},
+    {"q": "orders", "exception": "payments.Error0"},
+    {"q": "orders", "reason": "invalid_payload"},
+)
+MESSAGE_QUERIES = (
+    {"q": "timer-20"},
+    {"q": "shop.order:77"},
+    *(
+        {"queue": queue, "state": state}
+        for queue in ("orders", "devices")
+        for state in ("ready", "leased", "scheduled", "retrying", "expired")
+    ),
+    {"q": "orders", "state": "leased"},
+)
+
+
+def looked_for(
+    name: str, path: str, row: Any, queries: Iterable[dict[str, str]]
+) -> Iterator[tuple[str, str]]:
+    """Yield the searches that find this row, one that finds nothing, and these queries."""
+    searches = (str(row.message_id), row.correlation_id, row.queue, "nothing")
+    for query in (*({"q": text} for text in searches), *queries):
+        link = f"?{urlencode(query)}"
+        yield f"{name} {unquote_plus(link)}", path + link
 
 
 # Replaying
