@@ -293,7 +293,9 @@ class ScheduleForm(_ModelForm):
 
     def _post_clean(self) -> None:
         super()._post_clean()  # type: ignore[misc]
-        if "spec" in self.changed_data and "spec" in self.cleaned_data:
+        if "spec" in self.errors:
+            self.instance.spec = ""  # or the page would show when the former one fires
+        elif "spec" in self.changed_data:
             self.instance.timezone = self._default_zone
 
 

@@ -639,6 +639,15 @@ def test_the_next_fires_of_a_new_spec_show_when_another_field_is_wrong(superuser
     assert "07:30:00 JST" in text(response)
 
 
+def test_no_fires_show_beside_a_wrong_spec(superuser: Client) -> None:
+    row = made("nightly", "@cron 30 7 * * * Asia/Tokyo")
+    response = superuser.post(page(row), sent(superuser.get(page(row)), spec="7:30"))
+
+    assert "is no spec. Accepted are" in text(response)
+    assert "JST" not in text(response)
+    assert column(row, "spec") == "@cron 30 7 * * * Asia/Tokyo"
+
+
 @pytest.mark.parametrize(
     ("spec", "now", "expected"),
     [
