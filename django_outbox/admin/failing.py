@@ -1,7 +1,7 @@
 """What is failing: the dead letters by queue, reason and fingerprint.
 
 There may be more groups than a page holds. It shows those that come first by name, says that there
-are more, and leads to them.
+are more, and leads to them. The more groups it shows, the sooner it stops to count each.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from .. import names
 from ..models import DeadLetter
 from ..publishing import default_alias
 from ..store import dead_letters as store
-from .counts import MOST_COUNTED, Capped
 from .details import first_line
 
 MOST_GROUPS = 100
 HEAD = 500
 """Characters of an error that are read to show its first line."""
+
+MOST_COUNTED = (10_000, 5_000, 1_000, 500)
+"""Letters of a group that are counted: as many as `BUDGET` allows for all groups together."""
+BUDGET = 50_000
+"""Letters counted for one page; where vacuum has not been lately, each is a row to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class Row:
     reason: str
     exception_class: str
     error: str
-    letters: Capped
+    letters: str
     first_seen: datetime
     last_seen: datetime
     query: str
@@ -51,19 +55,23 @@ class Groups:
 
 def groups(request: HttpRequest) -> Groups:
     """Return the groups that come after the one that the request names."""
+    after = _after(request)
     with connections[default_alias()].cursor() as cursor:
-        found = store.groups(
-            cursor,
-            after=_after(request),
-            most=MOST_GROUPS + 1,
-            most_counted=MOST_COUNTED + 1,
-            head=HEAD,
-        )
-    shown = found[:MOST_GROUPS]
+        causes = store.causes(cursor, after=after, most=MOST_GROUPS + 1)
+        shown = causes[:MOST_GROUPS]
+        most = _most_counted(len(shown))
+        found = store.groups(cursor, shown, most_counted=most + 1, head=HEAD) if shown else []
+    rows = [_row(group, most=most) for group in found]
     return Groups(
-        rows=sorted(map(_row, shown), key=lambda row: row.last_seen, reverse=True),
-        following=_query(shown[-1].cause) if len(found) > MOST_GROUPS else None,
+        rows=sorted(rows, key=lambda row: row.last_seen, reverse=True),
+        following=_query(shown[-1]) if len(causes) > MOST_GROUPS else None,
     )
+
+
+def _most_counted(count: int) -> int:
+    """Return up to how many letters each of so many groups is counted."""
+    allowed = [most for most in MOST_COUNTED if most * count <= BUDGET]
+    return allowed[0] if allowed else MOST_COUNTED[-1]
 
 
 def _after(request: HttpRequest) -> store.Cause:
@@ -78,14 +86,14 @@ def _query(cause: store.Cause) -> str:
     return urlencode({"queue": queue, "reason": reason, "fingerprint": fingerprint})
 
 
-def _row(group: store.Group) -> Row:
+def _row(group: store.Group, *, most: int) -> Row:
     reason = group.cause.failure_reason
     return Row(
         queue=group.cause.queue,
         reason=str(dict(DeadLetter.Reason.choices).get(reason, reason)),
         exception_class=group.exception_class or "",
         error=first_line(group.head),
-        letters=Capped(group.letters),
+        letters=f"{group.letters:,}" if group.letters <= most else f"{most:,}+",
         first_seen=group.first_seen,
         last_seen=group.last_seen,
         query=_query(group.cause),

@@ -142,7 +142,7 @@ WITH RECURSIVE found AS (
 SELECT exception_class FROM found WHERE exception_class IS NOT NULL LIMIT %(most)s
 """
 
-GROUPS = """
+CAUSES = """
 WITH RECURSIVE found AS (
     (
         SELECT queue, failure_reason, fingerprint FROM django_outbox_dead_letter
@@ -162,10 +162,15 @@ WITH RECURSIVE found AS (
         LIMIT 1
     ) AS following
 )
+SELECT queue, failure_reason, fingerprint FROM found LIMIT %(most)s
+"""
+
+GROUPS = """
 SELECT
     cause.queue, cause.failure_reason, cause.fingerprint,
     newest.exception_class, newest.head, counted.letters, oldest.failed_at, newest.failed_at
-FROM (SELECT * FROM found LIMIT %(most)s) AS cause
+FROM unnest(%(queues)s::varchar[], %(reasons)s::varchar[], %(fingerprints)s::varchar[])
+    AS cause (queue, failure_reason, fingerprint)
 CROSS JOIN LATERAL (
     SELECT exception_class, left(last_exception, %(head)s) AS head, failed_at
     FROM django_outbox_dead_letter AS letter
@@ -191,7 +196,6 @@ CROSS JOIN LATERAL (
         LIMIT %(most_counted)s
     ) AS letter
 ) AS counted
-ORDER BY cause.queue, cause.failure_reason, cause.fingerprint
 """
 
 
@@ -226,18 +230,31 @@ def exception_classes(cursor: Cursor, *, most: int) -> list[str]:
     return [name for (name,) in cursor.fetchall()]
 
 
-def groups(cursor: Cursor, *, after: Cause, most: int, most_counted: int, head: int) -> list[Group]:
-    """Return the groups that come after a cause, each counted up to `most_counted` letters.
+def causes(cursor: Cursor, *, after: Cause, most: int) -> list[Cause]:
+    """Return the causes that letters have, in order, from the one after `after` on."""
+    cursor.execute(
+        CAUSES,
+        {
+            "queue": after.queue,
+            "reason": after.failure_reason,
+            "fingerprint": after.fingerprint,
+            "most": most,
+        },
+    )
+    return [Cause._make(row) for row in cursor.fetchall()]
+
+
+def groups(cursor: Cursor, causes: Sequence[Cause], *, most_counted: int, head: int) -> list[Group]:
+    """Return the letters of these causes, each counted up to `most_counted`.
 
     Of the newest letter's error the first `head` characters are read.
     """
     cursor.execute(
         GROUPS,
         {
-            "queue": after.queue,
-            "reason": after.failure_reason,
-            "fingerprint": after.fingerprint,
-            "most": most,
+            "queues": [cause.queue for cause in causes],
+            "reasons": [cause.failure_reason for cause in causes],
+            "fingerprints": [cause.fingerprint for cause in causes],
             "most_counted": most_counted,
             "head": head,
         },
