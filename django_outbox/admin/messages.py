@@ -1,26 +1,18 @@
-"""The messages that wait to be delivered, or are being delivered.
-
-The table is made for workers: its indexes are the primary key, the claim index and two partial
-ones, and no page may cost them another. So whatever this page searches or filters by goes along
-one of these, ends after so many rows, and the page says where it ended.
-"""
+"""The messages that wait to be delivered, or are being delivered."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, cast
-from uuid import UUID
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -29,161 +21,27 @@ from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from .. import names
 from ..conf import settings
 from ..functions import ClockTimestamp
 from ..models import OutboxMessage, Worker
 from ..presence import LOST_AFTER
 from ..publishing import default_alias
-from ..store import Cursor
 from ..store.messages import operating
 from . import details
 from .base import ReadOnlyAdmin, Tool, defer_content
-from .states import COLOURS, State, state_word
+from .message_list import (
+    LOOK_AT_ENDS,
+    MessageList,
+    QueueFilter,
+    StateFilter,
+    as_id,
+    as_uuid,
+    cursor,
+)
+from .message_operations import CANCEL, RELEASE, Operation, Question
+from .states import state_word
 
-MOST_QUEUES = 500
-"""Queues that are offered to filter by, and whose timers are searched."""
-
-LOOK_AT = 10_000
-"""Rows in which a state is looked for: in claim order, so each may be on a page of its own."""
-
-LOOK_AT_ENDS = 100_000
-"""Rows at each end of the table in which a message id is looked for: they lie side by side."""
-
-MOST_FOUND = 1_000
 MOST_AT_ONCE = 1_000
-MOST_NAMED = 100
-"""Messages that the log names by their ids."""
-
-_BIGGEST_ID = 2**63 - 1
-
-_SKIPPED: dict[operating.Outcome, str] = {
-    "gone": "no longer there",
-    "leased": "leased by a worker",
-    "due": "due already",
-    "busy": "being changed by somebody else",
-    "unleased": "without a lease",
-    "changed": "leased anew since",
-    "held": "held by a worker that lives",
-}
-
-
-class QueueFilter(admin.SimpleListFilter):
-    """The queues that have messages."""
-
-    title = "queue"
-    parameter_name = "queue"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        with cursor() as open_cursor:
-            self.queues = operating.queues(open_cursor, most=MOST_QUEUES)
-        chosen = self.value()
-        absent = [chosen] if chosen is not None and chosen not in self.queues else []
-        return [(queue, queue) for queue in [*absent, *self.queues]]
-
-    def has_output(self) -> bool:
-        return True  # a queue that is empty by now is still what was asked for
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any] | None:
-        if (queue := self.value()) is None:
-            return None
-        if names.flaw_in_text(queue):
-            raise IncorrectLookupParameters
-        return queryset.filter(queue=queue)
-
-
-class StateFilter(admin.SimpleListFilter):
-    """The states, each looked for along the claim index."""
-
-    title = "state"
-    parameter_name = "state"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(state, state) for state in COLOURS]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any] | None:
-        return None  # `MessageList` knows the queue as well
-
-
-class MessageList(ChangeList):
-    """A page of the list, and what is to be said of how it came about."""
-
-    def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Any]:
-        self.notes: list[str] = []
-        rows = defer_content(super().get_queryset(request, *args, **kwargs)).defer("last_error")
-        by_queue, by_state = cast("tuple[QueueFilter, StateFilter]", self.filter_specs)
-        chosen = by_queue.value()
-        self._queues = by_queue.queues if chosen is None else [chosen]
-        if (state := by_state.value()) is not None:
-            rows = self._in_state(rows, cast("State", state))
-        rows = self._searched(rows, self.query.strip())
-        if chosen is None and len(self._queues) >= MOST_QUEUES:
-            self.notes.append(f"There may be more than these {MOST_QUEUES:,} queues.")
-        return rows
-
-    def _in_state(self, rows: QuerySet[Any], state: State) -> QuerySet[Any]:
-        if state not in COLOURS:
-            raise IncorrectLookupParameters
-        with cursor() as open_cursor:
-            found = operating.in_state(
-                open_cursor, state, self._queues, look_at=LOOK_AT, most=MOST_FOUND
-            )
-        if found.is_partial:
-            share = max(LOOK_AT // max(len(self._queues), 1), 1)
-            self.notes.append(
-                f"There may be more that are {state}: this shows {MOST_FOUND:,} at most, of the "
-                f"first {share:,} messages of each queue, in the order of their claims."
-            )
-        return rows.filter(pk__in=found.ids)
-
-    def _searched(self, rows: QuerySet[Any], text: str) -> QuerySet[Any]:
-        """Return the rows that have this id, timer, ref or queue; or message or correlation id."""
-        if not text:
-            return rows
-        with cursor() as open_cursor:
-            ids = operating.find(
-                open_cursor, text, id_=_as_id(text), queues=self._queues, most=MOST_FOUND
-            )
-            if ids:
-                return rows.filter(pk__in=ids)
-            if OutboxMessage.objects.using(default_alias()).filter(queue=text).exists():
-                return rows.filter(queue=text).order_by("next_attempt_at", "pk")
-            ids = operating.find_near_the_ends(
-                open_cursor, text, message_id=_as_uuid(text), look_at=LOOK_AT_ENDS, most=MOST_FOUND
-            )
-        self.notes.append(
-            "No id, timer id, ref or queue is this. As a message id or correlation id, which have "
-            f"no index here, it was looked for among the newest and the oldest {LOOK_AT_ENDS:,} "
-            "messages only."
-        )
-        return rows.filter(pk__in=ids)
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What a page asks before something is done."""
-
-    title: str
-    text: str
-    answer: str
-    is_destructive: bool = False
-
-
-CANCEL = Question(
-    "Cancel messages",
-    "A cancelled message is deleted and never delivered. One that a worker has leased by then is "
-    "left alone.",
-    "Yes, cancel",
-    is_destructive=True,
-)
-
-RELEASE = Question(
-    "Release messages from their leases",
-    "A message is released if its lease has run out, or if its worker has not been seen for "
-    f"{LOST_AFTER:g} s, and only from the lease that is shown here. Another worker may then take "
-    "it at once; what the lost one has done of it is done again.",
-    "Yes, release",
-)
 
 
 @admin.register(OutboxMessage)
@@ -424,7 +282,7 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
         return None
 
     def _release(self, request: HttpRequest, ids: list[int], message: Any = None) -> None:
-        tokens = {id_: _as_uuid(request.POST.get(_token_name(id_), "")) for id_ in ids}
+        tokens = {id_: as_uuid(request.POST.get(_token_name(id_), "")) for id_ in ids}
         with self._operation(request, "released", message) as operation:
             operation.outcomes = operating.release_abandoned(
                 operation.cursor, tokens, lost_after=LOST_AFTER, notify=settings.notify
@@ -442,7 +300,8 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
 
         `url` is where an operator goes who thinks better of it.
         """
-        rows = list(defer_content(self.get_queryset(request)).filter(pk__in=ids))
+        asked = self.get_queryset(request).filter(pk__in=ids)
+        rows = list(defer_content(asked).defer("last_error"))
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -467,50 +326,6 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
             self.log(request, operation.logged(done), obj=message)
         level = messages.SUCCESS if operation.ids("done") else messages.WARNING
         self.tell(request, operation.told(done), level=level)
-
-
-class Operation:
-    """Something done to messages by hand, and how it went with each."""
-
-    def __init__(self, open_cursor: Cursor) -> None:
-        self.cursor = open_cursor
-        self.outcomes: Mapping[int, operating.Outcome] = {}
-
-    def ids(self, outcome: operating.Outcome) -> list[int]:
-        """Return the messages with which it went so."""
-        return sorted(id_ for id_, how in self.outcomes.items() if how == outcome)
-
-    def told(self, done: str) -> str:
-        """Return how many were done, and how many skipped and why."""
-        return self._sentence(done, lambda ids: "")
-
-    def logged(self, done: str) -> str:
-        """Return the same with the ids."""
-        return self._sentence(done, _listed)
-
-    def _sentence(self, done: str, listed: Callable[[list[int]], str]) -> str:
-        ids = self.ids("done")
-        noun = "message" if len(ids) == 1 else "messages"
-        skipped = [
-            f"{len(left):,} {why}{listed(left)}"
-            for outcome, why in _SKIPPED.items()
-            if (left := self.ids(outcome))
-        ]
-        sentence = f"{len(ids):,} {noun} {done}{listed(ids)}."
-        return f"{sentence} Skipped: {', '.join(skipped)}." if skipped else sentence
-
-
-@contextmanager
-def cursor() -> Iterator[Cursor]:
-    """Open a cursor on the database that messages are written to."""
-    with connections[default_alias()].cursor() as open_cursor:
-        yield open_cursor
-
-
-def _listed(ids: list[int]) -> str:
-    shown = ", ".join(f"#{id_}" for id_ in ids[:MOST_NAMED])
-    more = f" and {len(ids) - MOST_NAMED:,} more" if len(ids) > MOST_NAMED else ""
-    return f" ({shown}{more})" if ids else ""
 
 
 def _lease(message: Any) -> SafeString:
@@ -546,7 +361,7 @@ def _life_of(worker_id: str | None, now: Any) -> SafeString:
 def _selected(request: HttpRequest) -> list[int]:
     """Return the ids that were ticked; those that are no ids are nobody's."""
     given: Iterable[str] = request.POST.getlist(ACTION_CHECKBOX_NAME)
-    ids = {id_ for text in given if (id_ := _as_id(text)) is not None}
+    ids = {id_ for text in given if (id_ := as_id(text)) is not None}
     return sorted(ids)[:MOST_AT_ONCE]
 
 
@@ -556,15 +371,3 @@ def _is_answer(request: HttpRequest) -> bool:
 
 def _token_name(id_: int) -> str:
     return f"token-{id_}"
-
-
-def _as_id(text: str) -> int | None:
-    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(_BIGGEST_ID))
-    return id_ if is_number and (id_ := int(text)) <= _BIGGEST_ID else None
-
-
-def _as_uuid(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None

@@ -16,7 +16,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_outbox import outbox
-from django_outbox.admin import messages as page
+from django_outbox.admin import message_list
+from django_outbox.admin.messages import OutboxMessageAdmin
 from django_outbox.models import DeadLetter, OutboxMessage
 from django_outbox.store.messages import operating
 from example_project.shop.models import Customer
@@ -189,7 +190,7 @@ def test_the_queues_to_filter_by_are_those_that_have_messages(superuser: Client)
 def test_only_so_many_queues_are_offered_and_the_page_says_so(
     superuser: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "MOST_QUEUES", 2)
+    monkeypatch.setattr(message_list, "MOST_QUEUES", 2)
     ids = [publish(queue=queue) for queue in ("a", "b", "c")]
     assert superuser.get(LIST).context["cl"].filter_specs[0].queues == ["a", "b"]
     assert notes(superuser) == ["There may be more than these 2 queues."]
@@ -222,7 +223,7 @@ def test_no_column_can_be_sorted_by_since_none_has_an_index_for_it(superuser: Cl
 def test_a_state_is_looked_for_in_so_many_rows_and_the_page_says_so(
     superuser: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "LOOK_AT", 4)
+    monkeypatch.setattr(message_list, "LOOK_AT", 4)
     orders = [publish() for _ in range(3)]
     refunds = [publish(queue="refunds") for _ in range(2)]
     for id_ in (orders[1], orders[2], refunds[1]):
@@ -239,7 +240,7 @@ def test_a_state_is_looked_for_in_so_many_rows_and_the_page_says_so(
 def test_scheduled_messages_are_found_behind_any_number_that_are_ready(
     superuser: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "LOOK_AT", 1)
+    monkeypatch.setattr(message_list, "LOOK_AT", 1)
     publish(), publish()
     later = publish(activate_in=HOUR)
     assert listed(superuser, state="scheduled") == [later]
@@ -248,7 +249,7 @@ def test_scheduled_messages_are_found_behind_any_number_that_are_ready(
 def test_a_state_shows_so_many_and_says_so(
     superuser: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "MOST_FOUND", 2)
+    monkeypatch.setattr(message_list, "MOST_FOUND", 2)
     ids = [publish() for _ in range(3)]
     assert listed(superuser, state="ready") == [ids[1], ids[0]]
     assert notes(superuser, state="ready")[0].startswith("There may be more that are ready")
@@ -288,7 +289,7 @@ def test_a_message_is_found_by_its_id_its_timer_its_queue_and_its_ref(superuser:
 def test_a_message_is_found_by_its_message_id_or_correlation_id_near_the_ends_of_the_table(
     superuser: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "LOOK_AT_ENDS", 1)
+    monkeypatch.setattr(message_list, "LOOK_AT_ENDS", 1)
     ids = [publish(correlation_id=f"correlated-{n}") for n in range(3)]
     uuids = dict(OutboxMessage.objects.values_list("pk", "message_id"))
     assert listed(superuser, q=str(uuids[ids[0]])) == [ids[0]]
@@ -501,7 +502,7 @@ def test_a_message_that_is_gone_is_told_of(superuser: Client) -> None:
 def test_all_messages_cannot_be_selected_and_what_is_posted_for_all_reaches_what_is_ticked(
     superuser: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page.OutboxMessageAdmin, "list_per_page", 1)
+    monkeypatch.setattr(OutboxMessageAdmin, "list_per_page", 1)
     ids = [publish(activate_in=HOUR) for _ in range(2)]
     text = superuser.get(LIST).content.decode()
     assert "0 of 1 selected" in text
