@@ -277,3 +277,30 @@ def fill_counters(now: datetime) -> None:
         for queue, base in [("orders", 120), ("payments", 60), ("shipments", 35), ("carts", 4)]
         for n in range(60)
     )
+
+
+TAME = """
+UPDATE django_outbox_dead_letter SET
+    queue = replace(queue, %(hostile)s, 'newsletter'),
+    headers = '{"content-type": "application/json"}',
+    last_exception = replace(last_exception, %(error)s, 'no such address'),
+    payload = CASE WHEN queue = 'devices' THEN payload
+        ELSE convert_to(replace(convert_from(payload, 'UTF8'), %(hostile)s, 'gift'), 'UTF8') END;
+UPDATE django_outbox_message SET
+    queue = replace(queue, %(hostile)s, 'newsletter'),
+    leased_by = replace(leased_by, %(hostile)s, 'web-3');
+UPDATE django_outbox_worker SET worker_id = replace(worker_id, %(hostile)s, 'web-3');
+UPDATE django_outbox_schedule SET
+    name = replace(name, %(hostile)s, 'newsletter'),
+    queue = replace(queue, %(hostile)s, 'newsletter'),
+    payload = convert_to('{"format": "pdf"}', 'UTF8'),
+    last_error = replace(last_error, %(error)s, 'no such queue');
+"""
+
+
+def tame() -> None:
+    """Give what is hostile a harmless name, for the pictures in the documentation."""
+    with connection.cursor() as cursor:
+        for statement in TAME.split(";\n"):
+            if statement.strip():
+                cursor.execute(statement, {"hostile": HOSTILE, "error": HOSTILE_ERROR})
