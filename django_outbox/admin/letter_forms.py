@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,8 +114,10 @@ class _Notation:
 
 
 def _notation(body: bytes, kind: str) -> _Notation:
-    if codecs.is_json(kind) and len(body) <= MOST_SHOWN and (text := pretty_json(body, kind)):
-        return _Notation(text, "\n", f"JSON ({kind})")
+    if codecs.is_json(kind) and len(body) <= MOST_SHOWN:
+        pretty = pretty_json(body, kind)
+        if pretty is not None and _is_same_json(body, pretty.encode()):
+            return _Notation(pretty, "\n", f"JSON ({kind})")
     text, newline = _as_text(body)
     if newline is not None and (codecs.is_json(kind) or kind.startswith("text/")):
         return _Notation(text, newline, f"Text ({kind})")
@@ -145,7 +148,21 @@ def _utf8(text: str) -> bytes:
 
 
 def _checked_json(body: bytes, kind: str) -> bytes:
+    """Return JSON as `publish` would store it, or as it is typed if that would change it."""
     try:
-        return codecs.encode(codecs.decode(body, kind))[0]
+        encoded, _ = codecs.encode(codecs.decode(body, kind))
     except (InvalidPayload, PayloadError) as error:
         raise ValidationError(str(error)) from error
+    return encoded if _is_same_json(body, encoded) else body
+
+
+def _is_same_json(one: bytes, other: bytes) -> bool:
+    """Tell whether not even a digit differs: a float keeps 17 of those of an amount of money."""
+    try:
+        return _exact(one) == _exact(other)
+    except RecursionError:
+        return False
+
+
+def _exact(body: bytes) -> Any:
+    return json.loads(body, parse_float=str, object_pairs_hook=list)

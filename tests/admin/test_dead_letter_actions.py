@@ -8,8 +8,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.conf import LazySettings
 from django.contrib.admin.models import LogEntry
 from django.db import connection, connections
+from django.db.models import Model
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
@@ -495,3 +497,51 @@ def test_old_letters_are_found_by_the_time_of_the_choice(
 
     assert OutboxMessage.objects.get().message_id == old.message_id
     assert logged() == ["Replayed 1 dead letter. Asked to replay: all with failed “older”."]
+
+
+# Another database
+
+
+class OutboxElsewhere:
+    """Write what is the outbox's to another database, and read it from one that lags behind."""
+
+    def db_for_write(self, model: type[Model], **hints: Any) -> str | None:
+        return "orders" if model._meta.app_label == "django_outbox" else None
+
+    def db_for_read(self, model: type[Model], **hints: Any) -> str | None:
+        return None
+
+
+@pytest.mark.django_db(databases=["default", "orders"])
+def test_letters_are_shown_and_replayed_where_messages_are_written(
+    superuser: Client, make_letter: MakeLetter, settings: LazySettings
+) -> None:
+    letter = make_letter(queue="there")
+    letter.pk = None
+    letter.save(using="orders", force_insert=True)
+    make_letter(queue="here")
+    settings.DATABASE_ROUTERS = [OutboxElsewhere()]
+
+    for url in (LIST, reverse("admin:django_outbox_deadletter_failing")):
+        page = superuser.get(url).content.decode()
+        assert "there" in page
+        assert ">here<" not in page
+    act(superuser, "replay_chosen", letter)
+    assert OutboxMessage.objects.using("orders").get().queue == "there"
+    assert DeadLetter.objects.using("default").filter(queue="here").exists()
+
+
+@pytest.mark.django_db(databases=["default", "orders"])
+def test_a_letter_is_edited_where_messages_are_written(
+    superuser: Client, make_letter: MakeLetter, settings: LazySettings
+) -> None:
+    letter = make_letter(queue="there")
+    letter.pk = None
+    letter.save(using="orders", force_insert=True)
+    settings.DATABASE_ROUTERS = [OutboxElsewhere()]
+    assert superuser.get(tool(letter, "change")).status_code == 200
+
+    assert superuser.post(tool(letter, "edit"), {"payload": "[7]"}).status_code == 302
+    assert bytes(OutboxMessage.objects.using("orders").get().payload) == b"[7]"
+    assert not DeadLetter.objects.using("orders").exists()
+    assert DeadLetter.objects.using("default").exists()

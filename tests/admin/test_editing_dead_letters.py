@@ -92,6 +92,8 @@ def test_an_edited_letter_is_a_message_with_the_new_payload(
     [
         (b'{"a":[1,2.5,null,"\xc3\xb6\\u0000\\n"]}', "application/json"),
         (b'"\xf0\x9f\x92\xa1"', "application/cloudevents+json; charset=utf-8"),
+        (b'{"amount": 12345678901234567890.10, "n": 1E2}', "application/json"),
+        (b'{"twice": 1, "twice": 2}', "application/json"),
         (b"\nunix\nlines\n\n", "text/plain"),
         (b"dos\r\nlines\r\n", "text/csv"),
         (b"mixed\r\nlines\n", "text/plain"),
