@@ -159,7 +159,7 @@ def _checked_json(body: bytes, kind: str) -> bytes:
 def _is_same_json(one: bytes, other: bytes) -> bool:
     """Tell whether not even a digit differs: a float keeps 17 of those of an amount of money."""
     try:
-        return _exact(one) == _exact(other)
+        return bool(_exact(one) == _exact(other))
     except RecursionError:
         return False
 
