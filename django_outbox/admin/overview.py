@@ -42,8 +42,8 @@ MOST_PROCESSES = 100
 MOST_SECONDS = 2.0
 """How long a statement may take, or wait for a lock, before the page does without its part."""
 
-DEPTHS = ((5, 10_000), (50, 1_000), (MOST_QUEUES, 100))
-"""With up to so many queues, so many rows of each are looked at on either side of now."""
+DEPTHS = ((2, 10_000), (50, 1_000), (MOST_QUEUES, 100))
+"""With up to so many queues that hold any, so many rows of each are looked at, due and later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,8 @@ def _show_queues(overview: Overview, cursor: Cursor, links: Links) -> None:
     found = store.names(cursor, most=MOST_QUEUES + 1)
     names = sorted({*found, *registry})
     shown = names[:MOST_QUEUES]
-    most = next(depth for queues, depth in DEPTHS if len(shown) <= queues)
+    filled = len({*shown} & {*found})
+    most = next(depth for queues, depth in DEPTHS if filled <= queues)
     glances = store.glances(cursor, shown, most=most, lost_after=LOST_AFTER)
     minutes = store.traffic(cursor, shown, minutes=MINUTES)
     overview.queues = _rows(_viewable(glances, overview.sight), minutes, most, links)
