@@ -29,10 +29,10 @@ from .states import COLOURS, State
 MOST_QUEUES = 500
 """Queues that are offered to filter by, and whose timers are searched."""
 
-LOOK_AT = 10_000
+LOOK_AT = 5_000
 """Rows in which a state is looked for: in claim order, so each may be on a page of its own."""
 
-LOOK_AT_ENDS = 100_000
+LOOK_AT_ENDS = 50_000
 """Rows at each end of the table in which a message id is looked for: they lie side by side."""
 
 MOST_FOUND = 1_000
