@@ -26,7 +26,7 @@ from django.test import override_settings
 from model_bakery import baker
 
 from django_outbox import conf, handlers, messages, outbox, pytest_plugin, signals, testing
-from django_outbox.models import DeadLetter, Lease, OutboxMessage, Schedule
+from django_outbox.models import Counter, DeadLetter, Lease, OutboxMessage, Schedule, Worker
 from django_outbox.scheduling import declaring
 from django_outbox.scheduling.specs import Cron, parse
 
@@ -118,7 +118,7 @@ def test_every_command_is_documented_and_no_other() -> None:
     assert sorted(headings) == COMMANDS
 
 
-@pytest.mark.parametrize("model", [OutboxMessage, DeadLetter, Schedule, Lease])
+@pytest.mark.parametrize("model", [OutboxMessage, DeadLetter, Schedule, Lease, Worker, Counter])
 def test_every_column_is_documented(model: Any) -> None:
     text = section(page("reference/models.md"), model.__name__)
     text = text.partition("| `failure_reason` | means |")[0]
