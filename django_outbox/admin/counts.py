@@ -17,7 +17,11 @@ MOST_COUNTED = 10_000
 
 
 class Capped(int):
-    """A count that may have stopped at the most; then it reads `10,000+`."""
+    """A count that may have stopped at the most; then it reads `10,000+`.
+
+    An int, since Django's templates compare it and choose the plural by it. They must not localize
+    it: where thousands are grouped, Django would group the text.
+    """
 
     def __str__(self) -> str:
         return f"{MOST_COUNTED:,}+" if self > MOST_COUNTED else f"{int(self):,}"

@@ -14,6 +14,9 @@ from ..messages import content_type
 MOST_SHOWN = 100_000
 """Bytes of a payload that a page shows; the rest is there to download."""
 
+MOST_INDENTED = 4 * MOST_SHOWN
+"""Characters of a payload once it is indented: a hundred levels deep each comma costs 200."""
+
 _ROW = 16
 
 
@@ -55,13 +58,29 @@ def kind_of(headers: Any) -> str:
 
 
 def pretty_json(body: bytes, kind: str) -> str | None:
-    """Return JSON indented, None if it is none. What UTF-8 cannot hold stays as an escape."""
+    """Return JSON indented, None if it is none. What UTF-8 cannot hold stays as an escape.
+
+    JSON that is nested so deep that its indentation would fill the page stays as it is.
+    """
     try:
         value = codecs.decode(body, kind)
-        text = json.dumps(value, indent=2, ensure_ascii=False)
-        return text if _is_utf8(text) else json.dumps(value, indent=2)
+        text = _indented(value, ensure_ascii=False)
+        if text is not None and not _is_utf8(text):
+            text = _indented(value, ensure_ascii=True)
+        return bytes(body).decode() if text is None else text
     except (InvalidPayload, ValueError, RecursionError):
         return None
+
+
+def _indented(value: Any, *, ensure_ascii: bool) -> str | None:
+    """Return a value as indented JSON, None if that would be out of all proportion."""
+    parts, length = [], 0
+    for part in json.JSONEncoder(indent=2, ensure_ascii=ensure_ascii).iterencode(value):
+        parts.append(part)
+        length += len(part)
+        if length > MOST_INDENTED:
+            return None
+    return "".join(parts)
 
 
 def _is_utf8(text: str) -> bool:
