@@ -147,7 +147,7 @@ class DeadLetter(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.queue} #{self.original_id} ({self.failure_reason})"
+        return f"{self.queue} #{self.original_id} ({self.get_failure_reason_display()})"
 
 
 class Schedule(models.Model):

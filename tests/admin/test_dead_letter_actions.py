@@ -347,10 +347,10 @@ def test_one_letter_is_replayed_by_its_button(superuser: Client, make_letter: Ma
     assert response["Location"] == LIST
     assert OutboxMessage.objects.get().message_id == letter.message_id
     assert DeadLetter.objects.get() == other
-    assert told(superuser) == ["Replayed orders #42 (retry_terminal)."]
+    assert told(superuser) == ["Replayed orders #42 (retries exhausted)."]
     entry = LogEntry.objects.get()
     assert entry.object_id == str(letter.pk)
-    assert entry.object_repr == "orders #42 (retry_terminal)"
+    assert entry.object_repr == "orders #42 (retries exhausted)"
     assert entry.change_message == f"Replayed message {letter.message_id}."
 
 
@@ -366,7 +366,7 @@ def test_one_letter_whose_timer_lives_stays_and_that_is_told(
     assert told(superuser) == [
         (
             "Skipped, and nothing was changed: a live timer has the timer_id of "
-            "orders #42 (retry_terminal)."
+            "orders #42 (retries exhausted)."
         )
     ]
     assert logged() == []
@@ -400,7 +400,7 @@ def test_one_letter_is_discarded_after_a_question(
 
     superuser.post(tool(letter, "discard"))
     assert DeadLetter.objects.get() == other
-    assert told(superuser) == ["Discarded orders #42 (retry_terminal)."]
+    assert told(superuser) == ["Discarded orders #42 (retries exhausted)."]
     assert logged() == [f"Discarded message {letter.message_id}."]
 
 

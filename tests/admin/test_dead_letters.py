@@ -364,7 +364,7 @@ def test_a_letter_tells_the_history_of_its_message(
     page = text_of(superuser, change_url(letter))
     told = [
         "published",
-        f'buried as <a href="{change_url(earlier)}">orders #3 (retry_terminal)</a>',
+        f'buried as <a href="{change_url(earlier)}">orders #3 (retries exhausted)</a>',
         "first failed attempt",
         "last failed attempt, number 2",
         "buried as this letter: retries exhausted, after 2 attempts and 1 delivery",

@@ -81,7 +81,7 @@ def test_an_edited_letter_is_a_message_with_the_new_payload(
     assert message.message_id == letter.message_id
     assert not DeadLetter.objects.exists()
     what = "Edited the payload (8 to 21 bytes) and replayed"
-    assert told(superuser) == [f"{what} orders #42 (retry_terminal)."]
+    assert told(superuser) == [f"{what} orders #42 (retries exhausted)."]
     entry = LogEntry.objects.get()
     assert entry.object_id == str(letter.pk)
     assert entry.change_message == f"{what} message {letter.message_id}."
