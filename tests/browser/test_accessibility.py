@@ -25,7 +25,8 @@ DJANGOS_OWN = {
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_has_no_grave_fault(browse: Browse, name: str, theme: str) -> None:
     demo.fill()
-    page = browse(is_superuser=True, color_scheme=theme)
+    # Axe sets styles to see what is behind a text, which the policy would forbid it.
+    page = browse(is_superuser=True, color_scheme=theme, bypass_csp=True)
     page.goto(PAGES[name]())
     assert grave_faults(page) == []
 

@@ -69,7 +69,7 @@ def test_a_selection_is_discarded_once_it_is_confirmed(browse: Browse) -> None:
     page.goto(url("deadletter_changelist") + "?queue=shipments")
     page.get_by_role("checkbox", name="Select all").check()
     page.get_by_label("Action:").select_option("Discard")
-    page.get_by_role("button", name="Run").click()
+    page.locator(".actions button").click()
     expect(page.locator("#content")).to_contain_text("3 dead letters")
     assert DeadLetter.objects.filter(queue="shipments").count() == 3
 
@@ -87,7 +87,7 @@ def test_all_that_match_a_filter_are_replayed_slowly(browse: Browse) -> None:
     page.locator(".question a", has_text="Select all 56 dead letters").click()
     page.get_by_label("Action:").select_option("Replay slowly")
     page.get_by_label("Per second:").fill("0.5")
-    page.get_by_role("button", name="Run").click()
+    page.locator(".actions button").click()
 
     told(page, "Replayed 56 dead letters")
     replayed = OutboxMessage.objects.filter(queue="payments", attempts_count=0, lease_token=None)

@@ -75,7 +75,7 @@ def test_a_selection_is_counted_and_run_now(browse: Browse) -> None:
     page.get_by_role("checkbox", name="Select all").check()
     expect(page.locator(".action-counter")).to_have_text("6 of 6 selected")
     page.get_by_label("Action:").select_option("Run now")
-    page.get_by_role("button", name="Run").click()
+    page.locator(".actions button").click()
 
     expect(page.locator(".messagelist .success")).to_contain_text("6")
     timers = OutboxMessage.objects.filter(queue="carts", timer_id__isnull=False)
