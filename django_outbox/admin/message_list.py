@@ -23,6 +23,7 @@ from ..models import OutboxMessage
 from ..publishing import default_alias
 from ..store import Cursor
 from ..store.messages import operating
+from . import moments
 from .base import defer_content
 from .states import COLOURS, State
 
@@ -36,6 +37,16 @@ LOOK_AT_ENDS = 50_000
 """Rows at each end of the table in which a message id is looked for: they lie side by side."""
 
 MOST_FOUND = 1_000
+
+MOMENTS = (
+    "created_at",
+    "next_attempt_at",
+    "expires_at",
+    "first_attempt_at",
+    "last_attempt_at",
+    "lease_expires_at",
+)
+"""Columns that may hold what Python cannot."""
 
 _BIGGEST_ID = 2**63 - 1
 
@@ -92,6 +103,11 @@ class MessageList(ChangeList):
         if chosen is None and len(self._queues) >= MOST_QUEUES:
             self.notes.append(f"There may be more than these {MOST_QUEUES:,} queues.")
         return rows
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = list(self.result_list)
+        moments.settle(self.result_list, *MOMENTS)
 
     def _in_state(self, rows: QuerySet[Any], state: State) -> QuerySet[Any]:
         if state not in COLOURS:

@@ -15,6 +15,7 @@ MOST_NAMED = 100
 _SKIPPED: dict[operating.Outcome, str] = {
     "gone": "no longer there",
     "leased": "leased by a worker",
+    "run_out": "with a lease that has run out, to be released first",
     "due": "due already",
     "busy": "being changed by somebody else",
     "unleased": "without a lease",

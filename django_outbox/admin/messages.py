@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, cast
 
 from django.contrib import admin, messages
@@ -13,7 +13,8 @@ from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet, TextField
+from django.db.models.functions import Cast
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
@@ -23,14 +24,15 @@ from django.utils.safestring import SafeString
 
 from ..conf import settings
 from ..functions import ClockTimestamp
-from ..models import OutboxMessage, Worker
+from ..models import DeadLetter, OutboxMessage, Worker
 from ..presence import LOST_AFTER
 from ..publishing import default_alias
 from ..store.messages import operating
-from . import details
+from . import details, moments, operators
 from .base import ReadOnlyAdmin, Tool, defer_content
 from .message_list import (
     LOOK_AT_ENDS,
+    MOMENTS,
     MessageList,
     QueueFilter,
     StateFilter,
@@ -39,13 +41,14 @@ from .message_list import (
     cursor,
 )
 from .message_operations import CANCEL, RELEASE, Operation, Question
-from .states import state_word
+from .states import state_of, state_word
+from .useful_tools import UsefulTools
 
 MOST_AT_ONCE = 1_000
 
 
 @admin.register(OutboxMessage)
-class OutboxMessageAdmin(ReadOnlyAdmin):
+class OutboxMessageAdmin(UsefulTools, ReadOnlyAdmin):
     tools = (
         Tool("run_now", "Run now", "run_outboxmessage"),
         Tool("release", "Release", "release_outboxmessage", asks=True),
@@ -98,8 +101,9 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
     # What is shown
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request).annotate(now=ClockTimestamp())
-        return rows
+        """Return the rows without what Python may be unable to hold: `get_object` settles it."""
+        rows = super().get_queryset(request).annotate(now=ClockTimestamp()).defer("headers")
+        return moments.readable(rows, *MOMENTS)
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         """Return the newest first; with a queue its claim order, since that has an index."""
@@ -120,9 +124,13 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> Any:
-        message = super().get_object(request, object_id, from_field)
-        if message is not None:
-            message.about = details.ref_link(message.ref, request, self.admin_site)
+        message: Any = super().get_object(request, object_id, from_field)
+        headers = None if message is None else _headers_text(message)
+        if headers is None:
+            return None
+        moments.settle([message], *MOMENTS)
+        message.about = details.ref_link(message.ref, request, self.admin_site)
+        message.headers_read = details.headers_of(headers)
         return message
 
     @admin.display(description="id")
@@ -183,11 +191,11 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
     @admin.display(description="payload")
     def payload_text(self, message: Any) -> SafeString:
         url = self.url_of("payload", message.pk)
-        return details.payload_block(message.payload, message.headers, download_url=url)
+        return details.payload_block(message.payload, message.headers_read, download_url=url)
 
     @admin.display(description="headers")
     def headers_table(self, message: Any) -> SafeString | str:
-        return details.headers_table(message.headers)
+        return details.headers_table(message.headers_read)
 
     @admin.display(description="history")
     def history(self, message: Any) -> SafeString | str:
@@ -199,7 +207,7 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
         ]
         if message.attempts_count > 1:
             events.insert(2, (message.last_attempt_at, "the last attempt failed"))
-        return details.history(events, message.now)
+        return details.history([*events, *_what_operators_did(message)], message.now)
 
     # The payload as a file
 
@@ -221,6 +229,13 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
         return details.download(message.payload, name=f"message-{message.pk}.bin")
 
     # What can be done
+
+    def is_useful(self, tool: Tool, obj: Any) -> bool:
+        if tool.name == "release":
+            return obj.lease_token is not None
+        if obj.lease_token is not None:
+            return False
+        return tool.name != "run_now" or state_of(obj) in ("scheduled", "retrying")
 
     def has_run_permission(self, request: HttpRequest) -> bool:
         return self.may(request, "run_outboxmessage")
@@ -302,13 +317,16 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
         """
         asked = self.get_queryset(request).filter(pk__in=ids)
         rows = list(defer_content(asked).defer("last_error"))
+        moments.settle(rows, *MOMENTS)
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
             "media": self.media,
             "title": question.title,
             "question": question,
-            "messages_asked": [(row, self.state(row), self.holder(row)) for row in rows],
+            "messages_asked": [
+                (row, self.state(row), self.next_attempt(row), self.holder(row)) for row in rows
+            ],
             "tokens": [(_token_name(row.pk), row.lease_token) for row in rows if row.lease_token],
             "selection": ACTION_CHECKBOX_NAME,
             "action": None if url else request.POST.get("action"),
@@ -339,13 +357,33 @@ def _lease(message: Any) -> SafeString:
     )
 
 
+def _headers_text(message: Any) -> str | None:
+    """Return headers as the database writes them, None if the message is gone by now."""
+    rows = OutboxMessage.objects.using(default_alias()).filter(pk=message.pk)
+    found: str | None = rows.values_list(Cast("headers", TextField()), flat=True).first()
+    return found
+
+
+def _what_operators_did(message: Any) -> Iterator[tuple[datetime, str]]:
+    """Yield what was done to a message by its id, and to it as a dead letter before."""
+    named = Q(object_id__isnull=True) & (
+        Q(change_message__contains=f"#{message.pk},")
+        | Q(change_message__contains=f"#{message.pk})")
+        | Q(change_message__contains=f"#{message.pk} and ")
+    )
+    return operators.acts(
+        operators.about(OutboxMessage, Q(object_id=str(message.pk)) | named)
+        | operators.about(DeadLetter, Q(change_message__contains=str(message.message_id)))
+    )
+
+
 def _life_of(worker_id: str | None, now: Any) -> SafeString:
     """Return whether a worker lives, by when it was last seen."""
     seen = (
         Worker.objects.using(default_alias())
         .filter(worker_id=worker_id)
         .order_by("-last_seen_at")
-        .values_list("last_seen_at", flat=True)
+        .values_list(moments.Moment("last_seen_at"), flat=True)
         .first()
     )
     if seen is None:

@@ -10,13 +10,13 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_outbox import outbox
-from django_outbox.admin import message_list
+from django_outbox.admin import message_list, operators
 from django_outbox.admin.messages import OutboxMessageAdmin
 from django_outbox.models import DeadLetter, OutboxMessage
 from django_outbox.store.messages import operating
@@ -162,11 +162,67 @@ def test_the_next_attempt_is_shown_as_a_moment_and_as_how_far_off_it_is(superuse
     )
 
 
-def test_a_deadline_at_the_end_of_time_is_shown(superuser: Client, settings: Any) -> None:
+def test_a_deadline_near_the_end_of_time_is_shown(superuser: Client, settings: Any) -> None:
     settings.TIME_ZONE = "Asia/Tokyo"
     id_ = publish()
-    change(id_, "next_attempt_at = '9999-12-31 23:59:59Z'")
-    assert "9999-12-31 23:59:59" in superuser.get(LIST).content.decode()
+    change(id_, "next_attempt_at = '9999-12-28 12:00:00Z'")
+    assert "9999-12-28 21:00:00" in superuser.get(LIST).content.decode()
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        "created_at",
+        "next_attempt_at",
+        "expires_at",
+        "first_attempt_at",
+        "last_attempt_at",
+        "lease_expires_at",
+    ],
+)
+@pytest.mark.parametrize(
+    ("moment", "word"),
+    [
+        ("infinity", "never"),
+        ("20000-01-01 00:00Z", "never"),
+        ("9999-12-31 23:59:59Z", "never"),
+        ("-infinity", "before all time"),
+    ],
+)
+def test_a_moment_that_python_cannot_hold_breaks_no_page(
+    superuser: Client, column: str, moment: str, word: str
+) -> None:
+    id_ = publish(timer_id="parked")
+    lease(id_)
+    seen()
+    change(id_, f"attempts_count = 2, {column} = %s", moment)
+    page = superuser.get(url("change", id_)).content.decode()
+    assert word in page
+    for params in ({}, {"queue": "orders"}, {"q": "parked"}):
+        assert listed(superuser, **params) == [id_]
+    for tool in ("cancel", "release"):
+        assert superuser.get(url(tool, id_)).status_code == 200
+    act(superuser, "cancel_selected", [id_])
+    change(id_, "lease_token = NULL, lease_expires_at = NULL, leased_by = NULL")
+    response = superuser.post(url("cancel", id_), follow=True)
+    assert told(response) == ["1 message cancelled."]
+
+
+def test_a_parked_message_is_scheduled_and_can_be_run_now(superuser: Client) -> None:
+    id_ = publish()
+    change(id_, "next_attempt_at = 'infinity'")
+    assert listed(superuser, state="scheduled") == [id_]
+    assert told(superuser.post(url("run_now", id_), follow=True)) == ["1 message made due now."]
+
+
+@pytest.mark.parametrize("moment", ["infinity", "-infinity"])
+def test_a_worker_that_was_seen_at_no_moment_breaks_no_page(superuser: Client, moment: str) -> None:
+    id_ = publish()
+    lease(id_)
+    seen()
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE django_outbox_worker SET last_seen_at = %s", [moment])
+    assert superuser.get(url("change", id_)).status_code == 200
 
 
 def test_the_newest_come_first_and_with_a_queue_those_that_are_claimed_first(
@@ -377,7 +433,8 @@ def test_the_page_of_a_message_is_a_bounded_number_of_queries(
     id_ = publish()
     lease(id_)
     superuser.get(url("change", id_))
-    with django_assert_max_num_queries(5):
+    superuser.post(url("run_now", id_))
+    with django_assert_max_num_queries(8):
         superuser.get(url("change", id_))
 
 
@@ -387,6 +444,67 @@ def test_headers_that_are_none_and_a_payload_that_lies_are_shown(superuser: Clie
     text = superuser.get(url("change", id_)).content.decode()
     assert "ff 7b" in text
     assert "odd" in text
+
+
+@pytest.mark.parametrize(
+    ("headers", "shown"),
+    [('{"a": 1e5000}', "00000000"), ("[" * 3000 + "]" * 3000, "[[[[[[")],
+)
+def test_headers_that_python_cannot_load_are_shown_as_they_are(
+    superuser: Client, headers: str, shown: str
+) -> None:
+    id_ = publish({"a": 1})
+    change(id_, "headers = %s::jsonb", headers)
+    assert shown in superuser.get(url("change", id_)).content.decode()
+    assert superuser.get(url("payload", id_)).content == b'{"a":1}'
+    assert listed(superuser) == [id_]
+    assert told(superuser.post(url("cancel", id_), follow=True)) == ["1 message cancelled."]
+
+
+# The history
+
+
+def history_of(client: Client, id_: int) -> list[str]:
+    page = client.get(url("change", id_)).content.decode()
+    [events] = re.findall(r'<ol class="outbox-history">(.*?)</ol>', page, re.DOTALL)
+    return [event.rpartition("</span> ")[2] for event in re.findall(r"<li>(.*?)</li>", events)]
+
+
+def test_the_history_tells_what_operators_did_by_itself_and_to_a_selection(
+    superuser: Client,
+) -> None:
+    id_, other = publish(activate_in=HOUR), publish(activate_in=HOUR)
+    superuser.post(url("run_now", id_))
+    act(superuser, "run_selected", [id_, other])
+    superuser.post(url("run_now", other))
+    mine = [event for event in history_of(superuser, id_) if "user0" in event]
+    assert mine == [
+        f"user0: 1 message made due now (#{id_}).",
+        f"user0: 1 message made due now (#{other}). Skipped: 1 due already (#{id_}).",
+    ]
+
+
+def test_the_history_tells_that_the_message_was_replayed_from_a_dead_letter(
+    superuser: Client, make_letter: Any
+) -> None:
+    letter = make_letter(queue="orders")
+    other = make_letter(queue="orders")
+    for one in (letter, other):
+        superuser.post(reverse("admin:django_outbox_deadletter_replay", args=[one.pk]))
+    message = OutboxMessage.objects.get(message_id=letter.message_id)
+    told_of = [event for event in history_of(superuser, message.pk) if "user0" in event]
+    assert told_of == [f"user0: Replayed message {letter.message_id}."]
+
+
+def test_the_history_looks_at_the_newest_entries_of_the_log_only(
+    superuser: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_, other = publish(activate_in=HOUR), publish(activate_in=HOUR)
+    superuser.post(url("run_now", id_))
+    superuser.post(url("run_now", other))
+    monkeypatch.setattr(operators, "LOOK_AT", 1)
+    assert not [event for event in history_of(superuser, id_) if "user0" in event]
+    assert [event for event in history_of(superuser, other) if "user0" in event]
 
 
 @pytest.mark.parametrize("page_of", ["list", "change", "cancel", "release", "history"])
@@ -457,6 +575,42 @@ def test_nothing_is_shown_to_those_who_may_not_view(login: Login, name: str) -> 
     assert login(*TOOLS.values()).get(where).status_code == 403
 
 
+def test_a_tool_that_could_do_nothing_is_not_offered(superuser: Client) -> None:
+    ids = one_of_each()
+    out = publish()
+    lease(out, seconds=-1)
+    offered = {
+        state: [tool for tool in TOOLS if url(tool, id_) in page]
+        for state, id_ in {**ids, "run out": out}.items()
+        if (page := superuser.get(url("change", id_)).content.decode())
+    }
+    assert offered == {
+        "ready": ["cancel"],
+        "leased": ["release"],
+        "scheduled": ["run_now", "cancel"],
+        "retrying": ["run_now", "cancel"],
+        "expired": ["cancel"],
+        "run out": ["release"],
+    }
+
+
+@pytest.mark.parametrize("tool", ["run_now", "cancel", "release"])
+def test_without_its_line_in_the_log_nothing_is_done(
+    superuser: Client, tool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_ = publish(activate_in=HOUR)
+    token = lease(id_, seconds=-1) if tool == "release" else None
+    before = OutboxMessage.objects.values().get()
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise DatabaseError("the log is full")
+
+    monkeypatch.setattr(OutboxMessageAdmin, "log", refuse)
+    with pytest.raises(DatabaseError, match="the log is full"):
+        superuser.post(url(tool, id_), {f"token-{id_}": token or ""})
+    assert OutboxMessage.objects.values().get() == before
+
+
 # Run now
 
 
@@ -484,13 +638,16 @@ def test_running_a_selection_tells_how_many_were_skipped_and_why(superuser: Clie
     lease(out, seconds=-1)
     gone = out + 1000
     response = act(superuser, "run_selected", [later, due, leased, out, gone], answer="yes")
-    assert told(response) == [
-        "1 message made due now. Skipped: 1 no longer there, 2 leased by a worker, 1 due already."
-    ]
+    [outcome] = told(response)
+    assert outcome == (
+        "1 message made due now. Skipped: 1 no longer there, 1 leased by a worker, "
+        "1 with a lease that has run out, to be released first, 1 due already."
+    )
     [entry] = LogEntry.objects.all()
     assert entry.change_message == (
         f"1 message made due now (#{later}). Skipped: 1 no longer there (#{gone}), "
-        f"2 leased by a worker (#{leased}, #{out}), 1 due already (#{due})."
+        f"1 leased by a worker (#{leased}), "
+        f"1 with a lease that has run out, to be released first (#{out}), 1 due already (#{due})."
     )
 
 
@@ -542,14 +699,20 @@ def test_cancelling_a_selection_asks_first(superuser: Client) -> None:
     assert not OutboxMessage.objects.exists()
 
 
-@pytest.mark.parametrize("seconds", [60, -60])
+@pytest.mark.parametrize(
+    ("seconds", "why"),
+    [
+        (60, "leased by a worker"),
+        (-60, "with a lease that has run out, to be released first"),
+    ],
+)
 def test_a_leased_message_is_never_cancelled_not_even_when_its_lease_has_run_out(
-    superuser: Client, seconds: float
+    superuser: Client, seconds: float, why: str
 ) -> None:
     id_ = publish()
     lease(id_, seconds=seconds)
     response = superuser.post(url("cancel", id_), follow=True)
-    assert told(response) == ["0 messages cancelled. Skipped: 1 leased by a worker."]
+    assert told(response) == [f"0 messages cancelled. Skipped: 1 {why}."]
     assert OutboxMessage.objects.filter(pk=id_).exists()
 
 
@@ -636,6 +799,17 @@ class TestBesideOthers:
                 assert operating.cancel(cursor, [id_]) == {id_: "busy"}
                 assert operating.run_now(cursor, [id_], notify=True) == {id_: "busy"}
         assert OutboxMessage.objects.get().pk == id_
+
+    def test_an_abandoned_message_that_another_transaction_has_locked_is_no_workers(self) -> None:
+        id_ = publish()
+        token = lease(id_, seconds=-3600)
+        with support.session() as other, other.transaction():
+            other.execute("SELECT FROM django_outbox_message WHERE id = %s FOR UPDATE", [id_])
+            with connection.cursor() as cursor:
+                outcome = operating.release_abandoned(
+                    cursor, {id_: token}, lost_after=60, notify=False
+                )
+        assert outcome == {id_: "busy"}
 
     def test_a_cancel_meets_no_lease_that_began_after_the_page_was_shown(self) -> None:
         id_ = publish()

@@ -145,17 +145,21 @@ def find_near_the_ends(
     return sorted({row[0] for row in cursor.fetchall()})
 
 
-Outcome = Literal["done", "gone", "leased", "due", "busy", "unleased", "changed", "held"]
+Outcome = Literal["done", "gone", "leased", "run_out", "due", "busy", "unleased", "changed", "held"]
 """How it went with one message; all but `done` have left it as it was.
 
-There is no such message any more; a worker has a lease on it; it is due already; somebody else is
-changing it; it has no lease; its lease is not the one that was shown; its worker lives.
+There is no such message any more; a worker has a lease on it, or had one that nobody has taken off;
+it is due already; somebody else is changing it; it has no lease; its lease is not the one that was
+shown; its worker lives.
 """
 
 # Whether a row may be changed is known only once it is locked; what was `seen` tells why not.
 RUN_NOW = """
 WITH seen AS MATERIALIZED (
-    SELECT id, lease_token, next_attempt_at <= clock_timestamp() AS is_due
+    SELECT
+        id, lease_token,
+        lease_expires_at < clock_timestamp() AS has_run_out,
+        next_attempt_at <= clock_timestamp() AS is_due
     FROM django_outbox_message
     WHERE id = ANY(%(ids)s)
 ),
@@ -184,6 +188,7 @@ SELECT
     CASE
         WHEN moved.id IS NOT NULL THEN 'done'
         WHEN seen.id IS NULL THEN 'gone'
+        WHEN seen.lease_token IS NOT NULL AND seen.has_run_out THEN 'run_out'
         WHEN seen.lease_token IS NOT NULL THEN 'leased'
         WHEN seen.is_due THEN 'due'
         ELSE 'busy'
@@ -203,7 +208,9 @@ def run_now(cursor: Cursor, ids: Iterable[int], *, notify: bool) -> dict[int, Ou
 
 CANCEL = """
 WITH seen AS MATERIALIZED (
-    SELECT id, lease_token FROM django_outbox_message WHERE id = ANY(%(ids)s)
+    SELECT id, lease_token, lease_expires_at < clock_timestamp() AS has_run_out
+    FROM django_outbox_message
+    WHERE id = ANY(%(ids)s)
 ),
 pending AS MATERIALIZED (
     SELECT id FROM django_outbox_message
@@ -222,6 +229,7 @@ SELECT
     CASE
         WHEN cancelled.id IS NOT NULL THEN 'done'
         WHEN seen.id IS NULL THEN 'gone'
+        WHEN seen.lease_token IS NOT NULL AND seen.has_run_out THEN 'run_out'
         WHEN seen.lease_token IS NOT NULL THEN 'leased'
         ELSE 'busy'
     END
@@ -237,14 +245,22 @@ def cancel(cursor: Cursor, ids: Iterable[int]) -> dict[int, Outcome]:
     return _outcomes(cursor)
 
 
+_IS_ABANDONED = """
+    (message.lease_expires_at < clock_timestamp() OR NOT EXISTS (
+        SELECT FROM django_outbox_worker AS worker
+        WHERE worker.worker_id = message.leased_by
+            AND worker.last_seen_at >= clock_timestamp() - %(lost_after)s * interval '1 second'
+    ))
+"""
+
 # The delivery stays counted: the worker may have done part of it. If it lives after all, its own
 # token no longer matches, and it finds its lease lost.
-RELEASE_ABANDONED = """
+RELEASE_ABANDONED = f"""
 WITH asked AS MATERIALIZED (
     SELECT * FROM unnest(%(ids)s::bigint[], %(tokens)s::uuid[]) AS asked (id, token)
 ),
 seen AS MATERIALIZED (
-    SELECT message.id, message.lease_token
+    SELECT message.id, message.lease_token, {_IS_ABANDONED} AS is_abandoned
     FROM asked JOIN django_outbox_message AS message ON message.id = asked.id
 ),
 abandoned AS MATERIALIZED (
@@ -252,11 +268,7 @@ abandoned AS MATERIALIZED (
     FROM asked
     JOIN django_outbox_message AS message
         ON message.id = asked.id AND message.lease_token = asked.token
-    WHERE message.lease_expires_at < clock_timestamp() OR NOT EXISTS (
-        SELECT FROM django_outbox_worker AS worker
-        WHERE worker.worker_id = message.leased_by
-            AND worker.last_seen_at >= clock_timestamp() - %(lost_after)s * interval '1 second'
-    )
+    WHERE {_IS_ABANDONED}
     ORDER BY message.id
     FOR UPDATE OF message SKIP LOCKED
 ),
@@ -280,14 +292,15 @@ SELECT
         WHEN released.id IS NOT NULL THEN 'done'
         WHEN seen.id IS NULL THEN 'gone'
         WHEN seen.lease_token IS NULL THEN 'unleased'
-        WHEN seen.lease_token = asked.token THEN 'held'
+        WHEN seen.lease_token = asked.token
+            THEN CASE WHEN seen.is_abandoned THEN 'busy' ELSE 'held' END
         ELSE 'changed'
     END,
     (SELECT count(*) FROM announced)
 FROM asked
 LEFT JOIN seen ON seen.id = asked.id
 LEFT JOIN released ON released.id = asked.id
-"""
+"""  # noqa: S608 - nothing but our own text goes into it
 
 
 def release_abandoned(
