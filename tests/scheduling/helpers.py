@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +15,8 @@ from django.db import connections
 from django_outbox import outbox
 from django_outbox.models import Lease, OutboxMessage, Schedule
 from tests.support import PATIENCE, session
+
+SIX = datetime(2026, 6, 1, 6, 0, tzinfo=UTC)
 
 committed = pytest.mark.django_db(
     transaction=True, available_apps=["django_outbox", "tests.testapp"]
@@ -49,6 +51,11 @@ def put_boundary(name: str, moment: datetime) -> datetime:
 def make_due(name: str = "report", *, ago: float = 1.0) -> datetime:
     """Let the schedule's next boundary have come so many seconds ago, and return it."""
     return put_boundary(name, now() - timedelta(seconds=ago))
+
+
+def break_row(name: str, **columns: Any) -> None:
+    """Edit the row by hand, as somebody with a console does."""
+    assert Schedule.objects.filter(name=name).update(**columns) == 1
 
 
 def messages(queue: str | None = None) -> list[OutboxMessage]:
