@@ -107,7 +107,7 @@ class ExceptionFilter(_Filter):
 
 
 class FailedFilter(_Filter):
-    title = "failed"
+    title = "time of failure"
     parameter_name = "failed"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[tuple[str, str]]:

@@ -21,6 +21,7 @@ from django.utils.formats import date_format, number_format
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from . import moments
 from .payloads import MOST_SHOWN, show
 
 NOTHING = "-"  # as the admin shows an empty value
@@ -60,17 +61,31 @@ def download(body: bytes | memoryview, *, name: str) -> HttpResponse:
     )
 
 
+def headers_of(text: str) -> Any:
+    """Return headers, which were read as text; that text, if Python cannot load it.
+
+    `jsonb` holds numbers of more digits, and deeper levels, than `json` does.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
 def headers_table(headers: Any) -> SafeString | str:
-    """Return headers as a table; what was written by hand and is no mapping, as JSON."""
+    """Return headers as a table; what was written by hand and is no mapping, as it is."""
     if not isinstance(headers, dict):
-        return pre(json.dumps(headers, ensure_ascii=False, default=str))
-    items = headers.items()
+        return pre(_written(headers))
     rows = format_html_join(
         "",
         '<tr><th scope="row">{}</th><td>{}</td></tr>',
-        ((name, value if isinstance(value, str) else json.dumps(value)) for name, value in items),
+        ((name, _written(value)) for name, value in headers.items()),
     )
     return format_html('<table class="outbox-facts">{}</table>', rows) if rows else NOTHING
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def pre(text: str | None) -> SafeString | str:
@@ -96,6 +111,17 @@ def duration(length: timedelta) -> str:
     return f"{seconds // size:,} {unit}"
 
 
+def precise(length: timedelta) -> str:
+    """Return a length of time in its two largest units, rounded: `1 min 40 s`, `2 h`."""
+    rest = round(abs(length.total_seconds()))
+    parts: list[str] = []
+    for size, unit in _UNITS:
+        if rest >= size and len(parts) < 2:
+            parts.append(f"{rest // size:,} {unit}")
+            rest %= size
+    return " ".join(parts) or "0 s"
+
+
 def relative(moment: datetime, now: datetime) -> str:
     """Return how far off a moment is: `in 3 min`, `2 h ago`. Take `now` from the database."""
     if abs(moment - now) < timedelta(seconds=1):
@@ -107,12 +133,17 @@ def when(moment: datetime | None, now: datetime) -> SafeString | str:
     """Return a moment in the site's time zone, and how far off it is."""
     if moment is None:
         return NOTHING
-    return format_html(
+    return moments.beyond(moment) or format_html(
         '<time datetime="{}">{}</time> <span class="outbox-relative">({})</span>',
         moment.isoformat(),
         date_format(_local(moment), "Y-m-d H:i:s"),
         relative(moment, now),
     )
+
+
+def minute(moment: datetime) -> str:
+    """Return a moment to the minute, in the site's time zone."""
+    return moments.beyond(moment) or date_format(_local(moment), "Y-m-d H:i")
 
 
 def _local(moment: datetime) -> datetime:

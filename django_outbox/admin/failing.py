@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.db import connections
@@ -19,7 +18,7 @@ from .. import names
 from ..models import DeadLetter
 from ..publishing import default_alias
 from ..store import dead_letters as store
-from .details import first_line
+from .details import first_line, minute
 
 MOST_GROUPS = 100
 HEAD = 500
@@ -40,8 +39,8 @@ class Row:
     exception_class: str
     error: str
     letters: str
-    first_seen: datetime
-    last_seen: datetime
+    first_seen: str
+    last_seen: str
     query: str
 
 
@@ -61,9 +60,9 @@ def groups(request: HttpRequest) -> Groups:
         shown = causes[:MOST_GROUPS]
         most = _most_counted(len(shown))
         found = store.groups(cursor, shown, most_counted=most + 1, head=HEAD) if shown else []
-    rows = [_row(group, most=most) for group in found]
+    found.sort(key=lambda group: group.last_seen, reverse=True)
     return Groups(
-        rows=sorted(rows, key=lambda row: row.last_seen, reverse=True),
+        rows=[_row(group, most=most) for group in found],
         following=_query(shown[-1]) if len(causes) > MOST_GROUPS else None,
     )
 
@@ -88,13 +87,15 @@ def _query(cause: store.Cause) -> str:
 
 def _row(group: store.Group, *, most: int) -> Row:
     reason = group.cause.failure_reason
+    exception_class = group.exception_class or ""
+    error = first_line(group.head)
     return Row(
         queue=group.cause.queue,
         reason=str(dict(DeadLetter.Reason.choices).get(reason, reason)),
-        exception_class=group.exception_class or "",
-        error=first_line(group.head),
+        exception_class=exception_class,
+        error=error.removeprefix(exception_class).removeprefix(": "),
         letters=f"{group.letters:,}" if group.letters <= most else f"{most:,}+",
-        first_seen=group.first_seen,
-        last_seen=group.last_seen,
+        first_seen=minute(group.first_seen),
+        last_seen=minute(group.last_seen),
         query=_query(group.cause),
     )

@@ -11,8 +11,6 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib.admin import AdminSite
-from django.contrib.admin.models import LogEntry
-from django.contrib.contenttypes.models import ContentType
 from django.db.models import Model, Q
 from django.http import HttpRequest
 from django.urls import reverse
@@ -21,9 +19,10 @@ from django.utils.safestring import SafeString
 
 from ..models import DeadLetter, OutboxMessage
 from ..publishing import default_alias
+from . import operators
+from .moments import Moment
 
 MOST_LETTERS = 20
-MOST_ENTRIES = 50
 
 Event = tuple[datetime | None, SafeString | str]
 
@@ -64,30 +63,22 @@ def _own(letter: DeadLetter) -> Iterator[Event]:
 
 
 def _other_letters(letter: DeadLetter, site: AdminSite) -> Iterator[Event]:
-    others = (
+    others: Any = (
         DeadLetter.objects.using(default_alias())
         .filter(message_id=letter.message_id)
         .exclude(pk=letter.pk)
-        .only("queue", "original_id", "failure_reason", "failed_at")
+        .only("queue", "original_id", "failure_reason")
+        .annotate(buried_at=Moment("failed_at"))
         .order_by("-failed_at", "-id")[:MOST_LETTERS]
     )
     for other in others:
         url = _url(site, DeadLetter, other.pk)
-        yield other.failed_at, format_html('buried as <a href="{}">{}</a>', url, str(other))
+        yield other.buried_at, format_html('buried as <a href="{}">{}</a>', url, str(other))
 
 
 def _what_operators_did(letter: DeadLetter) -> Iterator[Event]:
-    entries = (
-        LogEntry.objects.filter(
-            Q(object_id=str(letter.pk)) | Q(change_message__contains=str(letter.message_id)),
-            content_type=ContentType.objects.get_for_model(DeadLetter),
-        )
-        .select_related("user")
-        .order_by("-action_time")[:MOST_ENTRIES]
-    )
-    for entry in entries:
-        who: Any = entry.user
-        yield entry.action_time, f"{who.get_username()}: {entry.get_change_message()}"
+    which = Q(object_id=str(letter.pk)) | Q(change_message__contains=str(letter.message_id))
+    return operators.acts(operators.about(DeadLetter, which))
 
 
 def _times(count: int, one: str, many: str = "") -> str:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from . import Cursor
+from .moments import FIRST, LAST
 
 # A message gets a new id from the sequence before it is inserted, so that the letters that became
 # messages can be told from those that met a live timer. Letters locked by another replay are its.
@@ -53,6 +54,10 @@ SELECT
     (SELECT count(*) FROM announced)
 """
 
+LIMIT_TIME = """
+SELECT set_config('statement_timeout', %(milliseconds)s, true)
+"""
+
 MOMENT_BEFORE = """
 SELECT clock_timestamp() - %(seconds)s * interval '1 second'
 """
@@ -80,6 +85,11 @@ def replay(
     cursor.execute(REPLAY, {"ids": list(ids), "step": step, "first": first, "notify": notify})
     replayed, found, _ = cursor.fetchone()
     return replayed, found - replayed
+
+
+def limit_time(cursor: Cursor, *, seconds: float) -> None:
+    """End each further statement of this transaction that takes longer."""
+    cursor.execute(LIMIT_TIME, {"milliseconds": f"{int(seconds * 1000)}"})
 
 
 def moment_before(cursor: Cursor, age: timedelta) -> datetime:
@@ -168,7 +178,9 @@ SELECT queue, failure_reason, fingerprint FROM found LIMIT %(most)s
 GROUPS = """
 SELECT
     cause.queue, cause.failure_reason, cause.fingerprint,
-    newest.exception_class, newest.head, counted.letters, oldest.failed_at, newest.failed_at
+    newest.exception_class, newest.head, counted.letters,
+    least(greatest(oldest.failed_at, %(first)s), %(last)s),
+    least(greatest(newest.failed_at, %(first)s), %(last)s)
 FROM unnest(%(queues)s::varchar[], %(reasons)s::varchar[], %(fingerprints)s::varchar[])
     AS cause (queue, failure_reason, fingerprint)
 CROSS JOIN LATERAL (
@@ -257,6 +269,8 @@ def groups(cursor: Cursor, causes: Sequence[Cause], *, most_counted: int, head: 
             "fingerprints": [cause.fingerprint for cause in causes],
             "most_counted": most_counted,
             "head": head,
+            "first": FIRST,
+            "last": LAST,
         },
     )
     return [Group(Cause(*row[:3]), *row[3:]) for row in cursor.fetchall()]

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from django.conf import LazySettings
 from django.contrib.admin.models import LogEntry
-from django.db import connection, connections
+from django.db import DatabaseError, connection, connections
 from django.db.models import Model
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -180,6 +180,15 @@ def test_replay_slowly_staggers_the_messages(superuser: Client, make_letters: Ma
     assert logged() == ["Replayed 5 dead letters. Asked to replay 0.5 a second: all there are."]
 
 
+def test_when_the_last_of_many_is_due_is_told_to_the_second(
+    superuser: Client, make_letters: MakeLetters
+) -> None:
+    make_letters(101)
+    act_on_all(superuser, "replay_chosen_slowly", per_second="1")
+
+    assert told(superuser) == ["Replayed 101 dead letters. The last is due in 1 min 40 s."]
+
+
 def test_the_list_offers_ten_a_second(superuser: Client, make_letter: MakeLetter) -> None:
     make_letter()
     page = superuser.get(LIST).content.decode()
@@ -246,12 +255,14 @@ def test_an_interrupted_action_has_committed_and_logged_its_batches(
     make_letters(2500)
     newest = DeadLetter.objects.order_by("-id")[0].pk
 
+    noted: list[str] = []
+
     def interrupt(execute: Callable[..., Any], sql: str, *args: Any) -> Any:
-        is_done = sql.startswith("UPDATE") and "admin_log" in sql
-        result = execute(sql, *args)
-        if is_done:
-            raise KeyboardInterrupt
-        return result
+        if sql.startswith("UPDATE") and "admin_log" in sql:
+            noted.append(sql)
+            if len(noted) == 2:
+                raise KeyboardInterrupt
+        return execute(sql, *args)
 
     confirmed: dict[str, Any] = {"up_to": newest} if action == "discard_chosen" else {}
     with pytest.raises(KeyboardInterrupt), connection.execute_wrapper(interrupt):
@@ -411,6 +422,36 @@ def test_a_look_replays_nothing(superuser: Client, make_letter: MakeLetter) -> N
     assert DeadLetter.objects.count() == 1
 
 
+def break_the_log(execute: Callable[..., Any], sql: str, *args: Any) -> Any:
+    if "admin_log" in sql:
+        raise DatabaseError("The log is full.")
+    return execute(sql, *args)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("is_atomic", [False, True])
+@pytest.mark.parametrize("name", ["replay", "edit", "discard"])
+def test_nothing_is_done_to_a_letter_without_its_line_in_the_log(
+    superuser: Client,
+    make_letter: MakeLetter,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    is_atomic: bool,
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", is_atomic)
+    letter = make_letter(queue="of nobody")
+    with pytest.raises(DatabaseError), connection.execute_wrapper(break_the_log):
+        superuser.post(tool(letter, name), {"payload": "[7]"})
+
+    assert DeadLetter.objects.get() == letter
+    assert bytes(DeadLetter.objects.get().payload) == bytes(letter.payload)
+    assert not OutboxMessage.objects.exists()
+
+    superuser.post(tool(letter, name), {"payload": "[7]"})
+    assert not DeadLetter.objects.exists()
+    assert len(logged()) == 1
+
+
 # Permissions
 
 
@@ -496,7 +537,9 @@ def test_old_letters_are_found_by_the_time_of_the_choice(
     act_on_all(superuser, "replay_chosen", "?failed=older")
 
     assert OutboxMessage.objects.get().message_id == old.message_id
-    assert logged() == ["Replayed 1 dead letter. Asked to replay: all with failed “older”."]
+    assert logged() == [
+        "Replayed 1 dead letter. Asked to replay: all with time of failure “older”."
+    ]
 
 
 # Another database

@@ -122,6 +122,17 @@ def test_json_is_offered_indented(superuser: Client, make_letter: MakeLetter) ->
     assert offered(superuser, letter) == '{\n  "n": 1,\n  "who": "J\u00f6rg"\n}'
 
 
+def test_json_that_is_nested_deep_is_offered_as_it_is(
+    superuser: Client, make_letter: MakeLetter
+) -> None:
+    body = b"[" * 90 + b",".join([b"1"] * 40_000) + b"]" * 90
+    letter = make_letter(payload=body)
+    assert offered(superuser, letter) == body.decode()
+
+    send(superuser, letter, body.decode())
+    assert bytes(OutboxMessage.objects.get().payload) == body
+
+
 def test_text_that_claims_to_be_json_is_offered_to_be_repaired(
     superuser: Client, make_letter: MakeLetter
 ) -> None:
