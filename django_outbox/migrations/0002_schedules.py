@@ -57,6 +57,9 @@ CREATE FUNCTION django_outbox_schedule_changed() RETURNS trigger LANGUAGE plpgsq
 BEGIN
     IF TG_OP = 'UPDATE' THEN
         NEW.retry_at := NULL;
+        IF NEW.last_error = OLD.last_error THEN
+            NEW.last_error := NULL;  -- it was about what has been changed
+        END IF;
     END IF;
     IF TG_OP = 'INSERT' AND NEW.next_run_at IS NOT NULL
         OR TG_OP = 'UPDATE' AND NEW.next_run_at <> OLD.next_run_at

@@ -56,7 +56,9 @@ def test_a_dry_run_says_how_many_and_deletes_none() -> None:
 
 @pytest.mark.usefixtures("letters")
 def test_without_an_age_no_letter_is_touched() -> None:
-    assert prune() == ""
+    assert prune() == (
+        "Deleted 0 old counter(s). Without --dead-older-than no dead letter is touched.\n"
+    )
     assert DeadLetter.objects.count() == 3
 
 

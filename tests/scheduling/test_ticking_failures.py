@@ -199,7 +199,7 @@ def test_a_schedule_that_failed_and_is_mended_in_the_table_is_tried_at_once(
 
     break_row("report", **columns)
 
-    assert stored().retry_at is None
+    assert (stored().retry_at, stored().last_error) == (None, None)
 
 
 def test_a_schedule_that_fails_is_not_logged_at_every_tick(

@@ -40,9 +40,13 @@ class Command(OutboxCommand):
         age = options["dead_older_than"]
         age = None if age is None else _duration(age)
         alias = self.ready_database(options["database"])
-        if not options["dry_run"]:
-            self._forget_counters(alias)
+        counters = 0 if options["dry_run"] else self._forget_counters(alias)
         if age is None:
+            self._say(
+                options,
+                f"Deleted {counters:,} old counter(s). Without --dead-older-than no dead letter is "
+                "touched.",
+            )
             return
         letters = self._old_letters(alias, age)
         if options["dry_run"]:
@@ -62,10 +66,13 @@ class Command(OutboxCommand):
         letters: DeadLetterQuerySet = DeadLetter.objects.using(alias).filter(failed_at__lt=before)
         return letters
 
-    def _forget_counters(self, alias: str) -> None:
+    def _forget_counters(self, alias: str) -> int:
+        forgotten = 0
+        lost, counters = FORGET_PROCESS_AFTER, FORGET_COUNTERS_AFTER
         with connections[alias].cursor() as cursor:
-            while workers.prune(cursor, lost=FORGET_PROCESS_AFTER, counters=FORGET_COUNTERS_AFTER):
-                pass
+            while batch := workers.prune(cursor, lost=lost, counters=counters):
+                forgotten += batch
+        return forgotten
 
     def _say(self, options: dict[str, Any], text: str) -> None:
         if options["verbosity"] > 0:
