@@ -24,7 +24,7 @@ from ..models import Schedule
 from ..publishing import default_alias
 from ..scheduling.registration import Declaration
 from ..scheduling.specs import parse
-from .payloads import MOST_SHOWN
+from .payloads import MOST_SHOWN, pretty_json
 
 if TYPE_CHECKING:
     _ModelForm = forms.ModelForm[Schedule]
@@ -302,7 +302,7 @@ class ScheduleForm(_ModelForm):
 def payload_text(body: bytes, headers: dict[str, str]) -> tuple[str, str]:
     """Return a payload as it is edited, and whether that is JSON or hex; nothing if it is large."""
     kind = headers.get(codecs.CONTENT_TYPE, codecs.BINARY)
-    text = _json_text(body, kind) if codecs.is_json(kind) else None
+    text = pretty_json(body, kind) if codecs.is_json(kind) else None
     if len(body) > MOST_SHOWN:
         return "", HEX if text is None else JSON
     return (body.hex(" "), HEX) if text is None else (text, JSON)
@@ -313,16 +313,6 @@ def duration(seconds: float | None) -> timedelta | None:
     try:
         return None if seconds is None else timedelta(seconds=seconds)
     except (ValueError, OverflowError):
-        return None
-
-
-def _json_text(body: bytes, kind: str) -> str | None:
-    try:
-        value = codecs.decode(body, kind)
-        text = json.dumps(value, indent=2, ensure_ascii=False)
-        # What UTF-8 cannot express is kept as an escape.
-        return json.dumps(value, indent=2) if names.flaw_in_text(text) else text
-    except (OutboxError, ValueError, RecursionError):
         return None
 
 

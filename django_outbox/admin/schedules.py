@@ -16,7 +16,7 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, connections, transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -38,9 +38,18 @@ from .schedule_columns import ScheduleColumns
 from .schedule_filters import ErrorFilter, QueueFilter
 from .schedule_forms import ScheduleForm
 from .schedule_rows import light, note_differences, with_details
+from .useful_tools import UsefulTools
 
 MOST_NAMED = 20
 """Schedules that a message names; of more it says how many there are."""
+
+LOOKUPS = {
+    "enabled__exact",
+    "source__exact",
+    QueueFilter.parameter_name,
+    ErrorFilter.parameter_name,
+}
+"""What the links of the filters ask for."""
 
 _MESSAGE = ("queue", "payload", "payload_is", "headers")
 _MESSAGE_SHOWN = ("queue", "payload_shown", "headers_shown")
@@ -71,7 +80,7 @@ class ScheduleList(ChangeList):
 
 
 @admin.register(Schedule)
-class ScheduleAdmin(ScheduleColumns):
+class ScheduleAdmin(UsefulTools, ScheduleColumns):
     form = ScheduleForm
     change_form_template = "admin/django_outbox/schedule/change_form.html"
     delete_confirmation_template = "admin/django_outbox/schedule/delete_confirmation.html"
@@ -114,6 +123,10 @@ class ScheduleAdmin(ScheduleColumns):
     ) -> Any:
         row: Any = super().get_object(request, object_id, from_field)
         return row if row is None else with_details(row)
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Allow the filters and nothing else, and no text that no column can hold."""
+        return lookup in LOOKUPS and names.flaw_in_text(value) is None
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return ScheduleList
@@ -198,8 +211,6 @@ class ScheduleAdmin(ScheduleColumns):
         row: Any = context.get("original")
         context["queues"] = sorted({q for one in registry.handlers() for q in one.queues})
         if row is not None:
-            pointless = "enable" if row.enabled else "disable"
-            context["tools"] = [t for t in context.get("tools", ()) if t[0].name != pointless]
             context["badge"] = row.badge
             context["is_of_code"] = row.source == Schedule.Source.CODE and row.is_declared
         return super().render_change_form(request, context, *args, **kwargs)
@@ -243,7 +254,10 @@ class ScheduleAdmin(ScheduleColumns):
         note_differences(objs)
         return super().get_deleted_objects(objs, request)
 
-    # What can be done to one, and to many
+    # What can be done to one, and to many; without its line in the log it is not done
+
+    def is_useful(self, tool: Tool, obj: Any) -> bool:
+        return tool.name != ("enable" if obj.enabled else "disable")
 
     def has_run_permission(self, request: HttpRequest) -> bool:
         return self.may(request, "run_schedule")
@@ -279,17 +293,23 @@ class ScheduleAdmin(ScheduleColumns):
         ran: list[Any] = []
         for row in rows:
             try:
-                message_id = run_now(row.pk, using=default_alias())
+                message_id = self._run_one(request, row)
             except (OutboxError, ValueError, OverflowError, DatabaseError) as error:
                 self._tell_failure(request, row, str(error))
                 continue
             if message_id is None:
                 self._tell_failure(request, row, "it has been deleted meanwhile.")
                 continue
-            self.log(request, f"Run now: message {message_id} for {row.queue}.", obj=row)
             ran.append(row)
         if ran:
             self.tell(request, f"Published a message now for {_named(ran)}.")
+
+    def _run_one(self, request: HttpRequest, row: Any) -> int | None:
+        with transaction.atomic(using=default_alias()):
+            message_id = run_now(row.pk, using=default_alias())
+            if message_id is not None:
+                self.log(request, f"Run now: message {message_id} for {row.queue}.", obj=row)
+        return message_id
 
     def _tell_failure(self, request: HttpRequest, row: Any, why: str) -> None:
         self.tell(request, f"The schedule {row.name!r} cannot be run: {why}", level=messages.ERROR)
@@ -297,18 +317,20 @@ class ScheduleAdmin(ScheduleColumns):
     def _switch(self, request: HttpRequest, rows: Iterable[Any], *, on: bool) -> None:
         word = "Enabled" if on else "Disabled"
         by_id = {row.pk: row for row in rows}
-        with connections[default_alias()].cursor() as cursor:
-            switched = [by_id[id_] for id_ in store.switch(cursor, list(by_id), on=on)]
-        if not switched:
+        with transaction.atomic(using=default_alias()):
+            with connections[default_alias()].cursor() as cursor:
+                switched = [by_id[id_] for id_ in store.switch(cursor, list(by_id), on=on)]
+            what = f"{word}, one of {len(switched)}." if switched[1:] else f"{word}."
+            self._log_each(request, switched, what)
+        if switched:
+            self.tell(request, f"{word} {_named(switched)}.")
+        else:
             self.tell(request, f"{word} none: it is so already.", level=messages.INFO)
-            return
-        LogEntry.objects.log_actions(
-            request.user.pk or 0,
-            switched,
-            CHANGE,
-            change_message=f"{word}, one of {len(switched)}." if switched[1:] else f"{word}.",
-        )
-        self.tell(request, f"{word} {_named(switched)}.")
+
+    def _log_each(self, request: HttpRequest, rows: list[Any], what: str) -> None:
+        user = request.user.pk or 0
+        if rows:
+            LogEntry.objects.log_actions(user, rows, CHANGE, change_message=what)
 
 
 def _named(rows: list[Any]) -> str:

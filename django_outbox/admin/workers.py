@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import QuerySet, TextField
+from django.db.models.functions import Cast
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
+from .. import names
 from ..functions import ClockTimestamp
 from ..models import Worker
 from ..presence import LOST_AFTER
-from . import details
+from . import details, moments
 from .base import ReadOnlyAdmin
+from .json_columns import loaded_names
 from .troubles import listed
 
 
@@ -28,12 +31,23 @@ class WorkerAdmin(ReadOnlyAdmin):
     actions = None
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request).annotate(now=ClockTimestamp())
-        return rows
+        """Return the rows without what Python may be unable to hold; that comes beside it."""
+        rows = super().get_queryset(request).defer("queues", "started_at", "last_seen_at")
+        read: QuerySet[Any] = rows.annotate(
+            now=ClockTimestamp(),
+            queues_text=Cast("queues", TextField()),
+            started=moments.Moment("started_at"),
+            last_seen=moments.Moment("last_seen_at"),
+        )
+        return read
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Allow the filter and nothing else, and no text that no column can hold."""
+        return lookup == "kind__exact" and names.flaw_in_text(value) is None
 
     @admin.display(description="state")
     def state(self, worker: Any) -> SafeString:
-        silence = (worker.now - worker.last_seen_at).total_seconds()
+        silence = (worker.now - worker.last_seen).total_seconds()
         return (
             details.word("lost", "bad") if silence > LOST_AFTER else details.word("alive", "good")
         )
@@ -44,8 +58,7 @@ class WorkerAdmin(ReadOnlyAdmin):
 
     @admin.display(description="queues")
     def serves(self, worker: Any) -> str:
-        queues = worker.queues if isinstance(worker.queues, list) else []
-        return listed(queues) or details.NOTHING
+        return listed(loaded_names(worker.queues_text)) or details.NOTHING
 
     @admin.display(description="running")
     def load(self, worker: Any) -> str:
@@ -55,8 +68,8 @@ class WorkerAdmin(ReadOnlyAdmin):
 
     @admin.display(description="up since", ordering="started_at")
     def up_since(self, worker: Any) -> SafeString | str:
-        return details.when(worker.started_at, worker.now)
+        return details.when(worker.started, worker.now)
 
     @admin.display(description="last seen", ordering="last_seen_at")
     def seen(self, worker: Any) -> SafeString | str:
-        return details.when(worker.last_seen_at, worker.now)
+        return details.when(worker.last_seen, worker.now)

@@ -6,6 +6,7 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
+from django.db import connection
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
@@ -70,6 +71,51 @@ def test_hostile_names_are_text_and_odd_queues_are_none(superuser: Client) -> No
 
     assert "<script>alert(1)" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "last_seen_at = 'infinity'",
+        "last_seen_at = '-infinity'",
+        "started_at = 'infinity'",
+        "started_at = '20000-01-01 00:00Z'",
+        "queues = '[1e5000]'",
+        f"queues = '{'[' * 3000}{']' * 3000}'",
+        """queues = '["orders", 7, null, {"a": 1}]'""",
+    ],
+)
+def test_what_python_cannot_hold_breaks_no_page(superuser: Client, assignment: str) -> None:
+    worker = make()
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE django_outbox_worker SET {assignment}")
+
+    assert superuser.get(LIST).status_code == 200
+    page = superuser.get(f"{LIST}{worker.pk}/change/")
+    assert page.status_code == 200
+    assert ("never" in page.content.decode()) == (
+        "'infinity'" in assignment or "20000" in assignment
+    )
+
+
+@pytest.mark.parametrize(
+    ("filters", "status"),
+    [
+        ("kind__exact=worker", 200),
+        ("kind__exact=odd", 200),
+        ("kind__exact=%00", 400),
+        ("host__regex=(", 400),
+        ("queues__contains=x", 400),
+        ("pid=x", 400),
+        ("q=%00", 200),
+    ],
+)
+def test_the_list_is_filtered_by_its_filter_and_by_nothing_else(
+    superuser: Client, filters: str, status: int
+) -> None:
+    make()
+
+    assert superuser.get(f"{LIST}?{filters}").status_code == status
 
 
 def test_the_number_of_queries_does_not_grow_with_the_workers(
