@@ -7,6 +7,7 @@ saving the page that it is on.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +18,7 @@ from django.contrib.admin import AdminSite
 from django.contrib.admin.checks import InlineModelAdminChecks
 from django.contrib.admin.options import InlineModelAdmin
 from django.core.checks import CheckMessage
-from django.db import connections
+from django.db import Error, connections, transaction
 from django.db.models import Model
 from django.forms.models import BaseModelFormSet, modelformset_factory
 from django.http import HttpRequest
@@ -37,10 +38,15 @@ if TYPE_CHECKING:  # generic in the stubs only
 else:
     _FormSet, _Inline = BaseModelFormSet, InlineModelAdmin
 
+logger = logging.getLogger("django_outbox")
+
 MOST_SHOWN = 50
 
 LOOK_AT = 10_000
 """Messages about one object, and letters, among which the newest are looked for."""
+
+
+_REASONS: dict[str, str] = {str(value): str(label) for value, label in DeadLetter.Reason.choices}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,8 @@ class ReadTrail:
 
     steps: list[Step]
     has_more: bool
+    error: str = ""
+    """Why nothing can be shown; that is no reason for the object's page to fail."""
 
 
 class Trail:
@@ -77,8 +85,14 @@ class Trail:
         self._may_see_letters = _may_view(request, DeadLetter)
 
     def read(self) -> ReadTrail:
-        """Look for the newest steps."""
-        found = [] if self._ref is None else self._steps(self._ref)
+        """Look for the newest steps, without harm to a transaction that the page is in."""
+        alias = default_alias()
+        try:
+            with transaction.atomic(using=alias):
+                found = [] if self._ref is None else list(self._steps(self._ref))
+        except Error:
+            logger.exception("trail_failed")
+            return ReadTrail([], has_more=False, error=f"The database {alias!r} cannot be read.")
         steps = sorted(found, key=lambda step: step.at, reverse=True)
         return ReadTrail(steps[:MOST_SHOWN], has_more=len(steps) > MOST_SHOWN)
 
@@ -113,7 +127,7 @@ class Trail:
             url=self._url(DeadLetter, dead.id),
             queue=dead.queue,
             timer_id=dead.timer_id,
-            what=dead.failure_reason.replace("_", " "),
+            what=_REASONS.get(dead.failure_reason, dead.failure_reason),
             when=details.when(dead.failed_at, dead.now),
             attempts=dead.attempts_count,
             error=details.first_line(dead.last_exception),

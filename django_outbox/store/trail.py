@@ -10,31 +10,38 @@ from datetime import datetime
 from typing import NamedTuple
 
 from . import Cursor
+from .moments import within_reach
 
 # Of an error a page shows one line.
-MESSAGES = """
+MESSAGES = f"""
 WITH about AS MATERIALIZED (
     SELECT
-        id, queue, timer_id, created_at, next_attempt_at, expires_at, attempts_count,
-        lease_expires_at, leased_by, left(last_error, 500)
+        id, queue, timer_id,
+        {within_reach("created_at")} AS created_at,
+        {within_reach("next_attempt_at")} AS next_attempt_at,
+        {within_reach("expires_at")} AS expires_at,
+        attempts_count,
+        {within_reach("lease_expires_at")} AS lease_expires_at,
+        leased_by, left(last_error, 500)
     FROM django_outbox_message
     WHERE ref = %(ref)s
     LIMIT %(look_at)s
 )
 SELECT about.*, clock_timestamp() FROM about ORDER BY created_at DESC, id DESC LIMIT %(most)s
-"""
+"""  # noqa: S608 - nothing but our own text goes into it
 
-LETTERS = """
+LETTERS = f"""
 WITH about AS MATERIALIZED (
     SELECT
-        id, original_id, queue, timer_id, failed_at, failure_reason, attempts_count,
-        left(last_exception, 500)
+        id, original_id, queue, timer_id,
+        {within_reach("failed_at")} AS failed_at,
+        failure_reason, attempts_count, left(last_exception, 500)
     FROM django_outbox_dead_letter
     WHERE ref = %(ref)s
     LIMIT %(look_at)s
 )
 SELECT about.*, clock_timestamp() FROM about ORDER BY failed_at DESC, id DESC LIMIT %(most)s
-"""
+"""  # noqa: S608 - nothing but our own text goes into it
 
 
 class Live(NamedTuple):

@@ -912,6 +912,26 @@ def test_the_page_links_to_the_last_message_while_it_is_there(superuser: Client)
 # Who may
 
 
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"spec": "@every 10m"}, None),
+        ({"queue": "mails"}, None),
+        ({"payload": "[1]"}, None),
+        ({}, "down"),
+    ],
+)
+def test_a_schedule_that_is_mended_has_no_error_any_more(
+    superuser: Client, changes: dict[str, str], error: str | None
+) -> None:
+    row = made()
+    by_hand(row, "last_error = 'down', retry_at = now() + interval '1 minute'")
+    superuser.post(page(row), sent(superuser.get(page(row)), **changes))
+    row.refresh_from_db()
+    assert row.last_error == error
+    assert (row.retry_at is None) == (error is None)
+
+
 def test_a_payload_that_is_nested_deep_fills_no_page(superuser: Client) -> None:
     row = made()
     body = b"[" * 900 + b",".join([b"1"] * 49_000) + b"]" * 900

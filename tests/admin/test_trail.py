@@ -96,6 +96,35 @@ def rows(client: Client, order: Order) -> list[trail.Step]:
     return steps
 
 
+@pytest.mark.parametrize("moment", ["infinity", "-infinity", "20000-01-01 00:00Z"])
+def test_moments_that_python_cannot_hold_break_no_page(
+    superuser: Client, order: Order, moment: str
+) -> None:
+    bury(order)
+    publish(order)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE django_outbox_dead_letter SET failed_at = %s", [moment])
+        cursor.execute(
+            "UPDATE django_outbox_message SET created_at = %s, next_attempt_at = %s,"
+            " expires_at = %s, lease_token = gen_random_uuid(), lease_expires_at = %s",
+            [moment] * 4,
+        )
+    assert len(rows(superuser, order)) == 2
+    text = text_of(superuser, page_of(order))
+    assert ("before all time" if moment == "-infinity" else "never") in text
+
+
+def test_an_outbox_that_cannot_be_read_costs_the_trail_and_not_the_page(
+    superuser: Client, order: Order
+) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE django_outbox_dead_letter RENAME TO elsewhere")
+    response = superuser.get(page_of(order))
+    assert response.status_code == 200
+    assert "The database &#x27;default&#x27; cannot be read." in response.content.decode()
+    assert Order.objects.get() == order  # the transaction that the page was in goes on
+
+
 def test_an_order_shows_its_messages_timers_and_dead_letters_the_newest_first(
     superuser: Client, order: Order
 ) -> None:
