@@ -124,6 +124,9 @@ class DeadLetter(models.Model):
             models.Index(fields=["failure_reason", "failed_at"], name="django_outbox_dead_reason"),
             models.Index(fields=["exception_class", "failed_at"], name="django_outbox_dead_class"),
             models.Index(
+                fields=["queue", "exception_class", "failed_at"], name="django_outbox_dead_error"
+            ),
+            models.Index(
                 fields=["queue", "failure_reason", "fingerprint", "failed_at"],
                 name="django_outbox_dead_group",
             ),

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from django.contrib.admin import ModelAdmin, SimpleListFilter
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import SEARCH_VAR
+from django.core.exceptions import BadRequest
 from django.db import connections
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
 
 from .. import names
 from ..models import DeadLetter
@@ -28,6 +28,9 @@ from ..store import dead_letters as store
 
 MOST_CHOICES = 50
 """Of queues and exception classes; what is beyond is found by search, or by the groups."""
+
+AS_OF = "as_of"
+"""The field of an answer: when the question was asked."""
 
 _LARGEST_ID = 2**63 - 1
 _PERIODS = {
@@ -114,15 +117,31 @@ class FailedFilter(_Filter):
         return [*((key, label) for key, (label, _) in _PERIODS.items()), (_OLDER, "before that")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        # A fixed moment: on the database's clock it would move on between the batches of an action.
-        period, now = self.value(), timezone.now()
+        period = self.value()
         if period is None:
             return queryset
         if period == _OLDER:
-            return queryset.filter(failed_at__lt=now - _PERIODS["week"][1])
+            return queryset.filter(failed_at__lt=_before(_PERIODS["week"][1], request))
         if period not in _PERIODS:
             raise IncorrectLookupParameters
-        return queryset.filter(failed_at__gte=now - _PERIODS[period][1])
+        return queryset.filter(failed_at__gte=_before(_PERIODS[period][1]))
+
+
+def _before(age: timedelta, request: HttpRequest | None = None) -> datetime:
+    """Return the moment so long before now on the database's clock, or before a question.
+
+    It is a fixed moment: `now()` would move on between the batches of an action. Letters that have
+    become old since a question was asked are not in what it was about.
+    """
+    with connections[default_alias()].cursor() as cursor:
+        moment = store.moment_before(cursor, age)
+    given = None if request is None else request.POST.get(AS_OF)
+    if given is None:
+        return moment
+    try:
+        return min(moment, datetime.fromisoformat(given) - age)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise BadRequest("The question was asked at no such time.") from error
 
 
 class FingerprintFilter(_Filter):

@@ -15,8 +15,10 @@ from typing import Any, ClassVar, TypeVar
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, DELETION
+from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.core.exceptions import BadRequest
 from django.db import connections, transaction
+from django.forms import BooleanField
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
@@ -29,7 +31,7 @@ from ..store import dead_letters as store
 from . import details
 from .base import ReadOnlyAdmin, Tool
 from .counts import Capped, capped_count
-from .dead_letter_filters import in_words, is_id
+from .dead_letter_filters import AS_OF, in_words, is_id
 from .letter_forms import LetterActionForm, Pace, PayloadForm
 
 _Done = TypeVar("_Done", int, ReplayResult)
@@ -67,7 +69,7 @@ class LetterActions(ReadOnlyAdmin):
             "discarded it.",
             level=messages.WARNING,
         )
-        return redirect(self.url_of("changelist"))
+        return self.back_to_list(request)
 
     # What is done to many
 
@@ -144,11 +146,14 @@ class LetterActions(ReadOnlyAdmin):
     def _ask_to_discard_all(
         self, request: HttpRequest, letters: DeadLetterQuerySet
     ) -> HttpResponse:
+        with connections[default_alias()].cursor() as cursor:
+            now = store.moment_before(cursor, timedelta())
         newest = self.all_letters().order_by("-pk").values_list("pk", flat=True).first()
         hidden = [
             ("action", "discard_chosen"),
             ("select_across", request.POST.get("select_across", "0")),
             (UP_TO, newest or 0),
+            (AS_OF, now.isoformat()),
             *((ACTION_CHECKBOX_NAME, pk) for pk in request.POST.getlist(ACTION_CHECKBOX_NAME)),
         ]
         return self._ask_to_discard(
@@ -161,11 +166,11 @@ class LetterActions(ReadOnlyAdmin):
 
     # What is done to one
 
-    def replay(self, request: HttpRequest, letter: DeadLetter) -> HttpResponse | None:
+    def replay(self, request: HttpRequest, letter: DeadLetter) -> HttpResponse:
         """Replay this letter."""
         return self._replay_one(request, letter, "Replayed")
 
-    def edit(self, request: HttpRequest, letter: DeadLetter) -> HttpResponse | None:
+    def edit(self, request: HttpRequest, letter: DeadLetter) -> HttpResponse:
         """Show the payload in a form; replay the letter with what comes back."""
         form = PayloadForm(letter, request.POST if request.method == "POST" else None)
         if form.is_valid():
@@ -174,10 +179,10 @@ class LetterActions(ReadOnlyAdmin):
             return self._replay_one(
                 request, letter, f"Edited the payload ({size}) and replayed", body=body
             )
-        context = {"letter": letter, "form": form, "letter_url": self.url_of("change", letter.pk)}
+        context = {"letter": letter, "form": form, "letter_url": self.url_back(request, letter)}
         return self.page(request, "edit_letter", "Edit and replay", context)
 
-    def discard(self, request: HttpRequest, letter: DeadLetter) -> HttpResponse | None:
+    def discard(self, request: HttpRequest, letter: DeadLetter) -> HttpResponse:
         """Ask, then discard this letter."""
         if request.method != "POST":
             return self._ask_to_discard(
@@ -185,7 +190,7 @@ class LetterActions(ReadOnlyAdmin):
                 count=Capped(1),
                 which=str(letter),
                 hidden=[],
-                back_url=self.url_of("change", letter.pk),
+                back_url=self.url_back(request, letter),
             )
         with transaction.atomic(using=default_alias()):
             is_done = self.one_letter(letter.pk).discard()
@@ -195,11 +200,11 @@ class LetterActions(ReadOnlyAdmin):
         if not is_done:
             return self.gone(request, str(letter.pk))
         self.tell(request, f"Discarded {letter}.")
-        return None
+        return self.back_to_list(request)
 
     def _replay_one(
         self, request: HttpRequest, letter: DeadLetter, what: str, *, body: bytes | None = None
-    ) -> HttpResponse | None:
+    ) -> HttpResponse:
         """Replay a letter, with another payload if one is given; all of it or nothing."""
         alias = default_alias()
         with transaction.atomic(using=alias):
@@ -215,11 +220,11 @@ class LetterActions(ReadOnlyAdmin):
                 f"Skipped, and nothing was changed: a live timer has the timer_id of {letter}.",
                 level=messages.WARNING,
             )
-            return redirect(self.url_of("change", letter.pk))
+            return redirect(self.url_back(request, letter))
         if not result.replayed:
             return self.gone(request, str(letter.pk))
         self.tell(request, f"{what} {letter}.")
-        return None
+        return self.back_to_list(request)
 
     def _ask_to_discard(
         self,
@@ -240,6 +245,27 @@ class LetterActions(ReadOnlyAdmin):
         return self.page(request, "discard_letters", "Discard dead letters", context)
 
     # What the pages share
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        context["tools"] = [
+            (tool, self._with_filters(request, url)) for tool, url in context.get("tools", ())
+        ]
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def back_to_list(self, request: HttpRequest) -> HttpResponse:
+        """Lead back to the list, filtered as it was."""
+        return redirect(self._with_filters(request, self.url_of("changelist")))
+
+    def url_back(self, request: HttpRequest, letter: DeadLetter) -> str:
+        """Return the URL of a letter's page, from which the way back is the same."""
+        return self._with_filters(request, self.url_of("change", letter.pk))
+
+    def _with_filters(self, request: HttpRequest, url: str) -> str:
+        filters = self.get_preserved_filters(request)
+        kept: str = add_preserved_filters({"preserved_filters": filters, "opts": self.opts}, url)
+        return kept
 
     def page(
         self, request: HttpRequest, template: str, title: str, context: dict[str, Any]
@@ -274,10 +300,15 @@ def _edit(pk: int, body: bytes) -> bool:
 
 def _chosen(request: HttpRequest) -> str:
     """Return which letters an action is about, in words."""
-    if request.POST.get("select_across") == "1":
+    if _is_across(request):
         return in_words(request.GET.dict())
     pks = request.POST.getlist(ACTION_CHECKBOX_NAME)
     return f"selected, with the ids {', '.join(pks)}"
+
+
+def _is_across(request: HttpRequest) -> bool:
+    """Tell whether all that match were asked for, as Django reads it: `on` says so, too."""
+    return bool(BooleanField().to_python(request.POST.get("select_across")))
 
 
 def _letters(count: int) -> str:

@@ -23,6 +23,8 @@ INDEXES = """
 CREATE INDEX django_outbox_dead_time ON django_outbox_dead_letter (failed_at, id);
 CREATE INDEX django_outbox_dead_reason ON django_outbox_dead_letter (failure_reason, failed_at);
 CREATE INDEX django_outbox_dead_class ON django_outbox_dead_letter (exception_class, failed_at);
+CREATE INDEX django_outbox_dead_error
+    ON django_outbox_dead_letter (queue, exception_class, failed_at);
 CREATE INDEX django_outbox_dead_group
     ON django_outbox_dead_letter (queue, failure_reason, fingerprint, failed_at);
 CREATE INDEX django_outbox_dead_message ON django_outbox_dead_letter (message_id);
@@ -33,8 +35,8 @@ CREATE INDEX django_outbox_dead_timer
 
 NO_INDEXES = """
 DROP INDEX django_outbox_dead_time, django_outbox_dead_reason, django_outbox_dead_class,
-    django_outbox_dead_group, django_outbox_dead_message, django_outbox_dead_correl,
-    django_outbox_dead_timer;
+    django_outbox_dead_error, django_outbox_dead_group, django_outbox_dead_message,
+    django_outbox_dead_correl, django_outbox_dead_timer;
 """
 
 WORKERS = """
@@ -124,6 +126,13 @@ class Migration(migrations.Migration):
                     model_name="deadletter",
                     index=models.Index(
                         fields=["exception_class", "failed_at"], name="django_outbox_dead_class"
+                    ),
+                ),
+                migrations.AddIndex(
+                    model_name="deadletter",
+                    index=models.Index(
+                        fields=["queue", "exception_class", "failed_at"],
+                        name="django_outbox_dead_error",
                     ),
                 ),
                 migrations.AddIndex(

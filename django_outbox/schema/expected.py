@@ -91,6 +91,7 @@ EXPECTED = {
         indexes={
             "django_outbox_dead_class": "btree (exception_class, failed_at)",
             "django_outbox_dead_correl": "btree (correlation_id)",
+            "django_outbox_dead_error": "btree (queue, exception_class, failed_at)",
             "django_outbox_dead_group": "btree (queue, failure_reason, fingerprint, failed_at)",
             "django_outbox_dead_letter_pkey": "UNIQUE btree (id)",
             "django_outbox_dead_message": "btree (message_id)",

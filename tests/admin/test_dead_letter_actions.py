@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -327,6 +328,30 @@ def test_all_that_match_are_discarded_but_none_that_came_after_the_question(
     assert logged() == ["Discarded 120 dead letters. Asked to discard: all with queue “orders”."]
 
 
+@pytest.mark.parametrize("across", ["1", "on", "true"])
+def test_the_log_tells_that_all_were_asked_for_however_that_is_written(
+    superuser: Client, make_letter: MakeLetter, across: str
+) -> None:
+    letter = make_letter()
+    make_letter()
+    act(superuser, "replay_chosen", letter, select_across=across)
+
+    assert logged() == ["Replayed 2 dead letters. Asked to replay: all there are."]
+
+
+def test_what_has_become_old_since_the_question_is_kept(
+    superuser: Client, make_letter: MakeLetter
+) -> None:
+    make_letter(failed_at=timezone.now() - timedelta(days=9))
+    recent = make_letter(failed_at=timezone.now() - timedelta(days=7) + timedelta(seconds=0.5))
+    question = act_on_all(superuser, "discard_chosen", "?failed=older")
+    assert "This deletes <strong>1</strong> dead letter for good" in question.content.decode()
+    time.sleep(0.6)
+    confirm(superuser, question, "?failed=older")
+
+    assert DeadLetter.objects.get() == recent
+
+
 def test_a_question_about_many_says_that_they_are_more(
     superuser: Client, make_letters: MakeLetters
 ) -> None:
@@ -334,6 +359,16 @@ def test_a_question_about_many_says_that_they_are_more(
 
     question = act_on_all(superuser, "discard_chosen").content.decode()
     assert "This deletes <strong>10,000+</strong> dead letters for good: all there are." in question
+
+
+@pytest.mark.parametrize("as_of", ["x", "", "2026-01-01", "0001-01-01T00:00:00+00:00"])
+def test_an_answer_to_a_question_of_no_time_is_a_bad_request(
+    superuser: Client, make_letter: MakeLetter, as_of: str
+) -> None:
+    make_letter(failed_at=timezone.now() - timedelta(days=9))
+    response = act_on_all(superuser, "discard_chosen", "?failed=older", up_to=9, as_of=as_of)
+
+    assert response.status_code == 400
 
 
 @pytest.mark.parametrize("up_to", ["x", "-1", ""])
@@ -450,6 +485,24 @@ def test_nothing_is_done_to_a_letter_without_its_line_in_the_log(
     superuser.post(tool(letter, name), {"payload": "[7]"})
     assert not DeadLetter.objects.exists()
     assert len(logged()) == 1
+
+
+def test_the_way_back_from_a_letter_is_to_the_list_as_it_was_filtered(
+    superuser: Client, make_letter: MakeLetter
+) -> None:
+    letter = make_letter(queue="a&b")
+    page = superuser.get(LIST, {"queue": "a&b"}).content.decode()
+    filters = "?_changelist_filters=queue%3Da%2526b"
+    assert f'href="{tool(letter, "change")}{filters}"' in page
+
+    page = superuser.get(tool(letter, "change") + filters).content.decode()
+    for name in ("replay", "edit", "discard"):
+        assert f'"{tool(letter, name)}{filters}"' in page
+    for name in ("edit", "discard"):
+        page = superuser.get(tool(letter, name) + filters).content.decode()
+        assert f'href="{tool(letter, "change")}{filters}"' in page
+    response = superuser.post(tool(letter, "replay") + filters)
+    assert response["Location"] == f"{LIST}?queue=a%26b"
 
 
 # Permissions
