@@ -34,8 +34,8 @@ GRACE = 5.0
 STOPPED_AT_START = -signal.SIGTERM
 """The code of a process that was to stop before it could take signals, and had nothing in hand."""
 
-Target = Callable[[Any, int], None]
-"""What a process runs: it is given the arguments, and its number from 1 on."""
+Target = Callable[[Any, int, int], None]
+"""What a process runs: it is given the arguments, its number, and how often it was started."""
 
 
 @dataclass(slots=True)
@@ -45,6 +45,7 @@ class _Slot:
     started_at: float = 0.0
     restart_at: float = NEVER
     pause: float = FIRST_PAUSE
+    starts: int = 0
     codes: list[int] = field(default_factory=list)
 
 
@@ -99,9 +100,10 @@ class Supervisor:
         return 1 if last_codes - {0, STOPPED_AT_START} else 0
 
     def _start(self, slot: _Slot) -> None:
+        slot.starts += 1
         slot.process = self._context.Process(
             target=run_in_process,
-            args=(self._target, self._args, slot.number),
+            args=(self._target, self._args, slot.number, slot.starts),
             name=f"outbox-worker-{slot.number}",
         )
         slot.process.start()
@@ -167,14 +169,14 @@ class Supervisor:
         return all(slot.process is None and slot.restart_at == NEVER for slot in self._slots)
 
 
-def run_in_process(target: Target, args: Any, number: int) -> None:
+def run_in_process(target: Target, args: Any, number: int, start: int) -> None:
     """Run the target in a spawned process that a terminal's CTRL-C does not reach.
 
     The supervisor gets it, and passes it on once.
     """
     os.setpgid(0, 0)
     threading.Thread(target=_stop_with_the_supervisor, daemon=True).start()
-    target(args, number)
+    target(args, number, start)
 
 
 def _stop_with_the_supervisor() -> None:

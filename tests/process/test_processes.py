@@ -66,6 +66,8 @@ def test_one_that_is_killed_is_started_again(stage: Stage, spare: Spare) -> None
 
     supervisor.wait_for_log(f"(pid {killed}) ended with code -9; another starts in 1 s")
     wait_until(lambda: len(pids() - before) == 1)
+    names = set(Worker.objects.using(ALIAS).values_list("worker_id", flat=True))
+    assert len(names) == 3  # whoever holds a lease of the one that was killed is seen as lost
     assert supervisor.stop() == 0
 
 

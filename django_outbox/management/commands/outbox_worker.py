@@ -240,11 +240,15 @@ class Command(OutboxCommand):
         return given
 
 
-def run_process(options: dict[str, Any], number: int) -> None:
-    """Be one of several worker processes; the first of them has the scheduler."""
+def run_process(options: dict[str, Any], number: int, start: int) -> None:
+    """Be one of several worker processes; the first of them has the scheduler.
+
+    One that takes the place of another has an id of its own: the leases of the other are not its.
+    """
     django.setup()
+    again = "" if start == 1 else f".{start}"
     own = {
-        "worker_id": f"{options['worker_id']}:{number}"[-names.MAX_LENGTH :],
+        "worker_id": f"{options['worker_id']}:{number}{again}"[-names.MAX_LENGTH :],
         "with_scheduler": options["with_scheduler"] and number == 1,
         "reload": False,
     }
