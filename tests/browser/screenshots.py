@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,11 +17,11 @@ WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 SIZES = {"wide": WIDE, "narrow": NARROW}
 BESIDE_THE_SIDEBAR = {"x": 300, "y": 88, "width": 980}
 
-DOCUMENTED = {
+DOCUMENTED: dict[str, tuple[str, Any, str, Any]] = {
     "overview": ("overview", WIDE, "light", {"x": 0, "y": 0, "width": 1280, "height": 1210}),
     "overview-phone": ("overview", NARROW, "dark", {"x": 0, "y": 0, "width": 390, "height": 1000}),
-    "failing": ("failing", WIDE, "light", {**BESIDE_THE_SIDEBAR, "height": 560}),
-    "letter": ("letter", WIDE, "light", {**BESIDE_THE_SIDEBAR, "height": 1390}),
+    "failing": ("failing", WIDE, "light", {**BESIDE_THE_SIDEBAR, "height": 480}),
+    "letter": ("letter", WIDE, "light", {**BESIDE_THE_SIDEBAR, "height": 1250}),
     "schedule": ("schedule", WIDE, "light", {**BESIDE_THE_SIDEBAR, "height": 460}),
     "trail": ("trail", WIDE, "light", {**BESIDE_THE_SIDEBAR, "height": 610}),
 }
