@@ -8,16 +8,17 @@ What a user may not view is not shown, nor counted into what is.
 
 from __future__ import annotations
 
-import json
+import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from time import monotonic
 from typing import Any
 from urllib.parse import urlencode
 
-from django.db import InterfaceError, OperationalError, ProgrammingError, connections, transaction
+from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
 from django.db.models import Model
 from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
@@ -35,12 +36,18 @@ from ..store import Cursor
 from ..store import overview as store
 from . import troubles
 from .charts import MINUTES, Chart, chart
+from .json_columns import loaded_names
 from .troubles import Trouble, age, element_id, listed
+
+logger = logging.getLogger("django_outbox")
 
 MOST_QUEUES = 200
 MOST_PROCESSES = 100
 MOST_SECONDS = 2.0
 """How long a statement may take, or wait for a lock, before the page does without its part."""
+
+SCHEMA_KEPT = 300.0
+"""Seconds for which a schema that is as it should be is not compared again, by each process."""
 
 DEPTHS = ((2, 10_000), (50, 1_000), (MOST_QUEUES, 100))
 """With up to so many queues that hold any, so many rows of each are looked at, due and later."""
@@ -129,7 +136,6 @@ class Overview:
     sight: Sight
     at: datetime
     troubles: list[Trouble] = field(default_factory=list)
-    is_different: bool = False
     queues: list[QueueRow] | None = None
     has_more_queues: bool = False
     total: Chart | None = None
@@ -160,18 +166,21 @@ def _fill(overview: Overview, alias: str, links: Links) -> None:
     if missing := missing_migrations(alias):
         overview.troubles.append(troubles.unmigrated(alias, missing))
         return
-    is_slow = False
-    for show in (_show_schema, _show_queues, _show_schedules, _show_processes, _show_server):
+    is_slow, unreadable = False, []
+    for name, show in _PARTS.items():
         try:
             with _bounded(alias) as cursor:
                 show(overview, cursor, links)
         except OperationalError:
             is_slow = True  # the other parts may tell why
-        except ProgrammingError:
-            if not overview.is_different:
-                raise
+        except (DatabaseError, *_UNHOLDABLE):
+            logger.exception("overview_part_failed")
+            unreadable.append(name)
     if is_slow:
         overview.troubles.append(troubles.slow(MOST_SECONDS))
+    if unreadable:
+        _good_since.pop(alias, None)  # the schema may be why
+        overview.troubles.append(troubles.unreadable(unreadable))
 
 
 @contextmanager
@@ -185,10 +194,13 @@ def _bounded(alias: str) -> Iterator[Cursor]:
 
 
 def _show_schema(overview: Overview, cursor: Cursor, links: Links) -> None:
-    alias = default_alias()
+    alias, now = default_alias(), monotonic()
+    if now - _good_since.get(alias, -SCHEMA_KEPT) < SCHEMA_KEPT:
+        return
     if found := find_differences(alias):
-        overview.is_different = True
         overview.troubles.append(troubles.different(alias, found))
+    else:
+        _good_since[alias] = now
 
 
 def _show_server(overview: Overview, cursor: Cursor, links: Links) -> None:
@@ -282,13 +294,12 @@ def _show_processes(overview: Overview, cursor: Cursor, links: Links) -> None:
 
 
 def _process(one: store.Process) -> ProcessRow:
-    served = json.loads(one.queues)
     return ProcessRow(
         key=element_id("process", str(one.id)),
         name=one.worker_id,
         kind=one.kind,
         host=f"{one.host}:{one.pid}",
-        queues=listed(served) if isinstance(served, list) else "",
+        queues=listed(loaded_names(one.queues)),
         load=f"{one.running} of {one.concurrency}" if one.concurrency else "-",
         up_for=age(one.up_for),
         seen=f"{age(one.silent_for)} ago",
@@ -306,6 +317,21 @@ def _show_schedules(overview: Overview, cursor: Cursor, links: Links) -> None:
         lease_for=age(found.lease_for or 0.0),
     )
     overview.troubles += troubles.of_schedules(found, links.schedules(error="yes"))
+
+
+_PARTS: Mapping[str, Callable[[Overview, Cursor, Links], None]] = {
+    "the schema": _show_schema,
+    "queues": _show_queues,
+    "schedules": _show_schedules,
+    "workers": _show_processes,
+    "the server": _show_server,
+}
+
+_UNHOLDABLE = (ValueError, ArithmeticError, RecursionError)
+"""What Python raises over values that only the database can hold."""
+
+_good_since: dict[str, float] = {}
+"""When the schema of a database was last found as it should be."""
 
 
 class Links:

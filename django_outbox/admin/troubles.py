@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import blake2b
+from time import monotonic
 from typing import Any
 
 from ..conf import settings
@@ -24,6 +25,10 @@ DEAD_ROWS = 10_000
 DEAD_TIMES = 5.0
 DEAD_SECONDS = 600.0
 """Vacuum is behind with so many dead rows, so many times what it begins at, for so long."""
+
+
+_never_vacuumed: dict[str, float] = {}
+"""When this process first saw too many dead rows in a table that was never vacuumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,16 @@ def slow(seconds: float) -> Trouble:
         what=f"A part of this page is missing: the database took more than {seconds:g} s for it.",
         advice="The server is overloaded, a table is locked, or full of dead rows: see the other "
         "warnings, and pg_stat_activity.",
+        is_bad=True,
+    )
+
+
+def unreadable(parts: Sequence[str]) -> Trouble:
+    return Trouble(
+        key="outbox-trouble-unreadable",
+        what=f"A part of this page is missing: {', '.join(parts)} could not be read.",
+        advice="The site's log has the error. The schema may differ (manage.py outbox_check), or "
+        "a row hold what no program of ours writes.",
         is_bad=True,
     )
 
@@ -162,7 +177,7 @@ def of_schedules(found: Scheduling, failing_url: str | None) -> Iterator[Trouble
         names = listed(found.failing_names, of=found.failing)
         yield Trouble(
             key="outbox-trouble-schedules",
-            what=f"The last fire failed of {names}.",
+            what=f"The last fire of {names} failed.",
             advice="Open the schedule to see its error; it is tried again once a minute.",
             url=failing_url,
         )
@@ -174,11 +189,21 @@ def of_schedules(found: Scheduling, failing_url: str | None) -> Iterator[Trouble
 def of_server(cursor: Cursor) -> Iterator[Trouble]:
     """Yield why dead rows stay in the tables, which makes every claim slower."""
     behind = store.unvacuumed(cursor, least=DEAD_ROWS, times=DEAD_TIMES, seconds=DEAD_SECONDS)
-    yield from map(_unvacuumed, behind)
+    yield from map(_unvacuumed, _long_behind(behind))
     pins = store.pins(
         cursor, seconds=PINNED_SECONDS, transactions=PINNED_TRANSACTIONS, most=MOST_NAMED
     )
     yield from map(_pinned, pins)
+
+
+def _long_behind(behind: Sequence[store.Unvacuumed]) -> list[store.Unvacuumed]:
+    """Leave out tables that have never been vacuumed, and may not have had dead rows for long."""
+    now = monotonic()
+    never = {one.table: now for one in behind if one.vacuumed_ago is None}
+    for table in set(_never_vacuumed) - set(never):
+        _never_vacuumed.pop(table, None)
+    since = {table: _never_vacuumed.setdefault(table, now) for table in never}
+    return [one for one in behind if now - since.get(one.table, -DEAD_SECONDS) >= DEAD_SECONDS]
 
 
 def _unvacuumed(behind: store.Unvacuumed) -> Trouble:

@@ -183,7 +183,9 @@ TRAFFIC = """
 SELECT
     CASE WHEN queue = ANY(%(names)s::text[]) THEN queue END AS named,
     (extract(epoch FROM clock.minute - date_trunc('minute', counter.minute)) / 60)::integer AS ago,
-    sum(completed)::bigint, sum(retried)::bigint, sum(buried)::bigint
+    greatest(0, least(sum(completed), 1e15))::bigint,
+    greatest(0, least(sum(retried), 1e15))::bigint,
+    greatest(0, least(sum(buried), 1e15))::bigint
 FROM (SELECT date_trunc('minute', statement_timestamp()) AS minute) AS clock
 JOIN django_outbox_counter AS counter
     ON counter.minute >= clock.minute - (%(minutes)s - 1) * interval '1 minute'
@@ -257,8 +259,10 @@ FROM (SELECT) AS always
 LEFT JOIN (
     SELECT
         owner,
-        extract(epoch FROM statement_timestamp() - acquired_at)::float8 AS led_for,
-        extract(epoch FROM expires_at - statement_timestamp())::float8 AS lease_for
+        extract(epoch FROM statement_timestamp())::float8
+            - extract(epoch FROM acquired_at)::float8 AS led_for,
+        extract(epoch FROM expires_at)::float8
+            - extract(epoch FROM statement_timestamp())::float8 AS lease_for
     FROM django_outbox_lease
     WHERE name = %(lease)s AND expires_at > statement_timestamp()
 ) AS lease ON true

@@ -16,7 +16,7 @@ import pytest
 from django.conf import LazySettings
 from django.contrib.admin import AdminSite
 from django.contrib.staticfiles import finders
-from django.db import connection, connections
+from django.db import DataError, connection, connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import path
@@ -44,6 +44,13 @@ MESSAGES = "/admin/django_outbox/outboxmessage/"
 LETTERS = "/admin/django_outbox/deadletter/"
 HOSTILE = "<script>alert(1)</script>"
 HOSTILE_ATTRIBUTE = '"><img src=x onerror=alert(1)>'
+
+
+@pytest.fixture(autouse=True)
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test see what this process has kept of another's database."""
+    monkeypatch.setattr(page, "_good_since", {})
+    monkeypatch.setattr(troubles, "_never_vacuumed", {})
 
 
 def ago(**length: float) -> Any:
@@ -517,7 +524,7 @@ def test_schedules_with_an_error_are_warned_of(superuser: Client) -> None:
         schedule(f"bad-{number}", last_error="boom")
 
     (trouble,) = shown(superuser).troubles
-    assert trouble.what == ("The last fire failed of bad-0, bad-1, bad-2, bad-3, bad-4 and 1 more.")
+    assert trouble.what == ("The last fire of bad-0, bad-1, bad-2, bad-3, bad-4 and 1 more failed.")
     assert trouble.url == "/admin/django_outbox/schedule/?error=yes"
 
 
@@ -542,6 +549,98 @@ def test_a_schema_that_differs_is_warned_of(superuser: Client) -> None:
     (trouble,) = shown(superuser).troubles
     assert "are not as the migrations make them: 1 difference(s)." in trouble.what
     assert trouble.advice.startswith("Run manage.py outbox_check --database default")
+
+
+def test_a_good_schema_is_not_compared_again_for_some_minutes(
+    superuser: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[str] = []
+
+    def compare(alias: str) -> list[Any]:
+        compared.append(alias)
+        return []
+
+    monkeypatch.setattr(page, "find_differences", compare)
+    shown(superuser)
+    shown(superuser)
+    assert compared == ["default"]
+
+    monkeypatch.setattr(page, "SCHEMA_KEPT", 0.0)
+    shown(superuser)
+    assert compared == ["default", "default"]
+
+
+def test_a_schema_that_differs_is_compared_at_each_look(superuser: Client) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE django_outbox_dead_letter ALTER queue DROP NOT NULL")
+        assert len(whats(superuser)) == 1
+        cursor.execute("ALTER TABLE django_outbox_dead_letter ALTER queue SET NOT NULL")
+    assert whats(superuser) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE django_outbox_worker SET queues = '[1e5000]'",
+        f"UPDATE django_outbox_worker SET queues = '{'[' * 3000}{']' * 3000}'",
+        "UPDATE django_outbox_worker SET started_at = '-infinity', last_seen_at = 'infinity'",
+        "UPDATE django_outbox_counter SET completed = 9223372036854775807, retried = -5",
+        "UPDATE django_outbox_counter SET completed = -5, retried = 5, buried = 0",
+        "UPDATE django_outbox_lease SET acquired_at = '-infinity', expires_at = 'infinity'",
+        "UPDATE django_outbox_lease SET acquired_at = 'infinity'",
+        "UPDATE django_outbox_message SET next_attempt_at = '-infinity'",
+        "UPDATE django_outbox_message SET next_attempt_at = 'infinity', expires_at = '-infinity'",
+        "UPDATE django_outbox_dead_letter SET failed_at = 'infinity'",
+        "UPDATE django_outbox_schedule SET next_run_at = '-infinity'",
+    ],
+)
+def test_what_python_cannot_hold_costs_nothing(superuser: Client, statement: str) -> None:
+    handle("orders")
+    process("orders")
+    message()
+    letter()
+    schedule()
+    lead()
+    for name in ("orders", "mails"):
+        Counter.objects.create(minute=ago(minutes=1), queue=name, completed=7)
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+    overview = shown(superuser)
+    assert overview.queues
+    assert overview.processes
+    assert overview.leader
+    assert not [one for one in overview.troubles if "missing" in one.what]
+
+
+@pytest.mark.parametrize("error", [ValueError, ZeroDivisionError, RecursionError, DataError])
+def test_a_part_that_cannot_be_read_costs_that_part_only(
+    superuser: Client, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    message()
+    process("orders")
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise error("beyond")
+
+    monkeypatch.setattr("django_outbox.store.overview.processes", refuse)
+    overview = shown(superuser)
+    assert overview.queues
+    assert overview.processes is None
+    assert "A part of this page is missing: workers could not be read." in whats(superuser)
+
+
+def test_a_table_that_was_never_vacuumed_is_warned_of_once_that_has_lasted(
+    superuser: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = server.Unvacuumed("django_outbox_dead_letter", 31_498, 50, None, is_automatic=True)
+    monkeypatch.setattr(server, "unvacuumed", lambda *args, **kwargs: [never])
+    assert whats(superuser) == []
+
+    monkeypatch.setattr(troubles, "DEAD_SECONDS", 0.0)
+    (what,) = whats(superuser)
+    assert "has about 31,498 dead rows" in what
+    assert what.endswith("it was last vacuumed: never.")
 
 
 def test_what_cannot_be_read_for_a_different_schema_is_left_out(superuser: Client) -> None:
@@ -725,6 +824,7 @@ def test_the_statements_are_as_many_for_many_queues_and_load_no_payload(
     superuser: Client,
 ) -> None:
     message()
+    shown(superuser)  # compares the schema
     with CaptureQueriesContext(connection) as few:
         shown(superuser)
     for number in range(60):
@@ -762,4 +862,4 @@ def test_a_worker_that_says_odd_things_of_itself_is_shown(superuser: Client) -> 
 
     rows = shown(superuser).processes
     assert rows is not None
-    assert [row.queues for row in rows] == ["", "a, 5"]
+    assert [row.queues for row in rows] == ["", "a"]
