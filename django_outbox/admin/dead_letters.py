@@ -59,10 +59,10 @@ class LetterList(ChangeList):
         try:
             with transaction.atomic(using=alias):
                 with connections[alias].cursor() as cursor:
-                    store.limit_time(cursor, seconds=MOST_SECONDS)
+                    store.read_by_index(cursor, seconds=MOST_SECONDS)
                 super().get_results(request)
                 self.result_list = list(self.result_list)
-                transaction.set_rollback(True, using=alias)  # and the limit with it
+                transaction.set_rollback(True, using=alias)  # and the settings with it
         except OperationalError as error:
             if getattr(error.__cause__, "sqlstate", None) != _QUERY_CANCELED:
                 raise

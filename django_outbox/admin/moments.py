@@ -6,12 +6,14 @@ A moment that Python cannot hold, in one row, must break no page; see `store.mom
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import DateTimeField, Func, QuerySet
 
 from ..store.moments import FIRST, LAST, within_reach
+
+_A_DAY = timedelta(days=1)
 
 
 class Moment(Func):
@@ -36,9 +38,11 @@ def settle(rows: Iterable[Any], *columns: str) -> None:
 
 def beyond(moment: datetime) -> str | None:
     """Return in words what a moment out of reach stands for, None for any other."""
-    if moment >= LAST:
+    # Without USE_TZ it is in the zone of the site, and does not say so: hence a day to spare.
+    shown = moment.replace(tzinfo=None)
+    if shown >= LAST.replace(tzinfo=None) - _A_DAY:
         return "never"
-    return "before all time" if moment <= FIRST else None
+    return "before all time" if shown <= FIRST.replace(tzinfo=None) + _A_DAY else None
 
 
 def _reached(column: str) -> str:
