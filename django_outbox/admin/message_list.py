@@ -25,7 +25,7 @@ from ..store import Cursor
 from ..store.messages import operating
 from . import moments
 from .base import defer_content
-from .states import COLOURS, State
+from .states import COLOURS, State, is_in
 
 MOST_QUEUES = 500
 """Queues that are offered to filter by, and whose timers are searched."""
@@ -97,9 +97,14 @@ class MessageList(ChangeList):
         by_queue, by_state = cast("tuple[QueueFilter, StateFilter]", self.filter_specs)
         chosen = by_queue.value()
         self._queues = by_queue.queues if chosen is None else [chosen]
-        if (state := by_state.value()) is not None:
-            rows = self._in_state(rows, cast("State", state))
-        rows = self._searched(rows, self.query.strip())
+        text, state = self.query.strip(), _state(by_state.value())
+        ids = self._found(text) if text else None
+        if ids is not None:
+            rows = rows.filter(pk__in=ids)
+        elif text:
+            rows = rows.filter(queue=text).order_by("next_attempt_at", "pk")
+        if state is not None:
+            rows = self._in_state(rows, state) if ids is None else rows.filter(is_in(state))
         if chosen is None and len(self._queues) >= MOST_QUEUES:
             self.notes.append(f"There may be more than these {MOST_QUEUES:,} queues.")
         return rows
@@ -110,8 +115,6 @@ class MessageList(ChangeList):
         moments.settle(self.result_list, *MOMENTS)
 
     def _in_state(self, rows: QuerySet[Any], state: State) -> QuerySet[Any]:
-        if state not in COLOURS:
-            raise IncorrectLookupParameters
         with cursor() as open_cursor:
             found = operating.in_state(
                 open_cursor, state, self._queues, look_at=LOOK_AT, most=MOST_FOUND
@@ -124,18 +127,20 @@ class MessageList(ChangeList):
             )
         return rows.filter(pk__in=found.ids)
 
-    def _searched(self, rows: QuerySet[Any], text: str) -> QuerySet[Any]:
-        """Return the rows that have this id, timer, ref or queue; or message or correlation id."""
-        if not text:
-            return rows
+    def _found(self, text: str) -> list[int] | None:
+        """Return the ids of what is searched for; None if it is a queue, to look into that one.
+
+        It is an id, a timer, a ref or a queue, or else a message id or correlation id.
+        """
         with cursor() as open_cursor:
             ids = operating.find(
                 open_cursor, text, id_=as_id(text), queues=self._queues, most=MOST_FOUND
             )
             if ids:
-                return rows.filter(pk__in=ids)
+                return ids
             if OutboxMessage.objects.using(default_alias()).filter(queue=text).exists():
-                return rows.filter(queue=text).order_by("next_attempt_at", "pk")
+                self._queues = [text]
+                return None
             ids = operating.find_near_the_ends(
                 open_cursor, text, message_id=as_uuid(text), look_at=LOOK_AT_ENDS, most=MOST_FOUND
             )
@@ -144,7 +149,7 @@ class MessageList(ChangeList):
             f"no index here, it was looked for among the newest and the oldest {LOOK_AT_ENDS:,} "
             "messages only."
         )
-        return rows.filter(pk__in=ids)
+        return ids
 
 
 @contextmanager
@@ -152,6 +157,12 @@ def cursor() -> Iterator[Cursor]:
     """Open a cursor on the database that messages are written to."""
     with connections[default_alias()].cursor() as open_cursor:
         yield open_cursor
+
+
+def _state(given: str | None) -> State | None:
+    if given is not None and given not in COLOURS:
+        raise IncorrectLookupParameters
+    return given
 
 
 def as_id(text: str) -> int | None:

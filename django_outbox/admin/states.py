@@ -9,8 +9,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal, Protocol
 
+from django.db.models import Q
 from django.utils.safestring import SafeString
 
+from ..functions import ClockTimestamp
 from .details import word
 
 State = Literal["ready", "leased", "scheduled", "retrying", "expired"]
@@ -48,6 +50,21 @@ def state_of(message: HasState) -> State:
     if message.next_attempt_at <= message.now:
         return "ready"
     return "retrying" if message.attempts_count else "scheduled"
+
+
+def is_in(state: State) -> Q:
+    """Return what asks whether messages are in a state: of a few that are known, not of a table."""
+    is_leased = Q(lease_expires_at__gte=ClockTimestamp())
+    is_expired = Q(expires_at__lte=ClockTimestamp())
+    is_due = Q(next_attempt_at__lte=ClockTimestamp())
+    questions = {
+        "leased": is_leased,
+        "expired": ~is_leased & is_expired,
+        "ready": ~is_leased & ~is_expired & is_due,
+        "retrying": ~is_leased & ~is_expired & ~is_due & Q(attempts_count__gt=0),
+        "scheduled": ~is_leased & ~is_expired & ~is_due & Q(attempts_count=0),
+    }
+    return questions[state]
 
 
 def state_word(message: HasState) -> SafeString:
