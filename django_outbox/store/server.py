@@ -63,8 +63,8 @@ FROM (
 ) AS ours
 WHERE n_dead_tup > %(least)s
     AND n_dead_tup > threshold * %(times)s
-    AND (vacuumed_at IS NULL
-        OR vacuumed_at < clock_timestamp() - %(seconds)s * interval '1 second')
+    AND COALESCE(vacuumed_at, pg_postmaster_start_time())
+        < clock_timestamp() - %(seconds)s * interval '1 second'
 ORDER BY n_dead_tup DESC
 """
 
@@ -73,7 +73,7 @@ def unvacuumed(cursor: Cursor, *, least: int, times: float, seconds: float) -> l
     """Return our tables that have too many dead rows.
 
     That is more than `least`, more than `times` the number at which autovacuum is to begin, and no
-    vacuum in the last `seconds`.
+    vacuum in the last `seconds`; what was never vacuumed counts from the start of the server.
     """
     cursor.execute(UNVACUUMED, {"least": least, "times": times, "seconds": seconds})
     return [Unvacuumed._make(row) for row in cursor.fetchall()]
