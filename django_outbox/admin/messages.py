@@ -318,6 +318,7 @@ class OutboxMessageAdmin(UsefulTools, ReadOnlyAdmin):
         asked = self.get_queryset(request).filter(pk__in=ids)
         rows = list(defer_content(asked).defer("last_error"))
         moments.settle(rows, *MOMENTS)
+        held_by = self.lease if len(rows) == 1 else self.holder
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -325,7 +326,7 @@ class OutboxMessageAdmin(UsefulTools, ReadOnlyAdmin):
             "title": question.title,
             "question": question,
             "messages_asked": [
-                (row, self.state(row), self.next_attempt(row), self.holder(row)) for row in rows
+                (row, self.state(row), self.next_attempt(row), held_by(row)) for row in rows
             ],
             "tokens": [(_token_name(row.pk), row.lease_token) for row in rows if row.lease_token],
             "selection": ACTION_CHECKBOX_NAME,

@@ -9,13 +9,14 @@ from django.contrib import admin
 from django.db import connections
 from django.template.loader import render_to_string
 from django.urls import NoReverseMatch, reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import mark_safe
 
 from ..models import OutboxMessage
 from ..publishing import default_alias
 from ..scheduling.clocks import clock
 from ..store import schedules as store
-from . import fires
+from . import details, fires
 from .base import OutboxAdmin
 from .details import NOTHING, payload_block, pre
 from .schedule_forms import duration, readable_headers
@@ -28,10 +29,12 @@ class ScheduleColumns(OutboxAdmin):
     @admin.display(description="state", ordering="enabled")
     def state(self, row: Any) -> str:
         kind, word = ("good", "enabled") if row.enabled else ("wait", "disabled")
-        state = format_html('<span class="outbox-word outbox-{}">{}</span>', kind, word)
-        if not row.badge:
-            return state
-        return format_html('{}<br><span class="outbox-warn">{}</span>', state, row.badge)
+        words = [details.word(word, kind)]
+        if row.error_head is not None:
+            words.append(details.word("last fire failed", "bad"))
+        if row.badge:
+            words.append(format_html('<span class="outbox-warn">{}</span>', row.badge))
+        return format_html_join(mark_safe("<br>"), "{}", ((one,) for one in words))
 
     @admin.display(description="spec", ordering="spec")
     def spec_in_zone(self, row: Any) -> str:

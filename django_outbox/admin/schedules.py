@@ -96,9 +96,9 @@ class ScheduleAdmin(UsefulTools, ScheduleColumns):
     list_display = (
         "name",
         "state",
+        "next_fire",
         "spec_in_zone",
         "queue",
-        "next_fire",
         "last_fire",
         "error_line",
         "skipped_count",
@@ -291,16 +291,22 @@ class ScheduleAdmin(UsefulTools, ScheduleColumns):
 
     def _run(self, request: HttpRequest, rows: Iterable[Any]) -> None:
         ran: list[Any] = []
+        failed: list[str] = []
         for row in rows:
             try:
                 message_id = self._run_one(request, row)
             except (OutboxError, ValueError, OverflowError, DatabaseError) as error:
-                self._tell_failure(request, row, str(error))
+                failed.append(f"The schedule {row.name!r} cannot be run: {error}")
                 continue
             if message_id is None:
-                self._tell_failure(request, row, "it has been deleted meanwhile.")
+                failed.append(f"The schedule {row.name!r} has been deleted meanwhile.")
                 continue
             ran.append(row)
+        for failure in failed[:MOST_NAMED]:
+            self.tell(request, failure, level=messages.ERROR)
+        if failed[MOST_NAMED:]:
+            more = f"Nor can {len(failed) - MOST_NAMED:,} more."
+            self.tell(request, more, level=messages.ERROR)
         if ran:
             self.tell(request, f"Published a message now for {_named(ran)}.")
 
@@ -310,9 +316,6 @@ class ScheduleAdmin(UsefulTools, ScheduleColumns):
             if message_id is not None:
                 self.log(request, f"Run now: message {message_id} for {row.queue}.", obj=row)
         return message_id
-
-    def _tell_failure(self, request: HttpRequest, row: Any, why: str) -> None:
-        self.tell(request, f"The schedule {row.name!r} cannot be run: {why}", level=messages.ERROR)
 
     def _switch(self, request: HttpRequest, rows: Iterable[Any], *, on: bool) -> None:
         word = "Enabled" if on else "Disabled"

@@ -22,7 +22,7 @@ from .troubles import listed
 
 @admin.register(Worker)
 class WorkerAdmin(ReadOnlyAdmin):
-    list_display = ("worker_id", "state", "kind", "place", "serves", "load", "up_since", "seen")
+    list_display = ("worker_id", "state", "seen", "kind", "place", "load", "up_since", "serves")
     list_filter = ("kind",)
     search_fields = ("worker_id", "host")
     ordering = ("kind", "worker_id", "id")

@@ -932,6 +932,30 @@ def test_a_schedule_that_is_mended_has_no_error_any_more(
     assert (row.retry_at is None) == (error is None)
 
 
+def test_of_many_that_cannot_be_run_some_are_named(
+    superuser: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_outbox.admin.schedules.MOST_NAMED", 2)
+    rows = [made(f"bad-{number}") for number in range(5)]
+    Schedule.objects.update(queue="__outbox:x")
+    response = superuser.post(
+        LIST,
+        {"action": "run_selected", "_selected_action": [row.pk for row in rows]},
+        follow=True,
+    )
+    first, second, more = said(response)
+    assert first.startswith("The schedule 'bad-0' cannot be run: The queue '__outbox:x'")
+    assert second.startswith("The schedule 'bad-1' cannot be run: ")
+    assert more == "Nor can 3 more."
+
+
+def test_the_state_says_that_the_last_fire_failed(superuser: Client) -> None:
+    made("fine")
+    by_hand(made("bad"), "last_error = 'down'")
+    page = superuser.get(LIST).content.decode()
+    assert page.count("last fire failed") == 1
+
+
 def test_a_payload_that_is_nested_deep_fills_no_page(superuser: Client) -> None:
     row = made()
     body = b"[" * 900 + b",".join([b"1"] * 49_000) + b"]" * 900
