@@ -18,6 +18,7 @@ from django.utils.html import escape
 from django_outbox import outbox
 from django_outbox.admin import dead_letters, operators
 from django_outbox.models import DeadLetter
+from django_outbox.store import dead_letters as store
 
 from .conftest import Login
 
@@ -216,6 +217,34 @@ def test_a_list_reads_no_payload_and_runs_few_queries(
     assert len(queries) == 10
     assert not [query["sql"] for query in queries if '"payload"' in query["sql"]]
     assert not [query["sql"] for query in queries if '"headers"' in query["sql"]]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"queue": "orders", "exception": "shop.NoStock"},
+        {"reason": "rejected", "exception": "shop.Timeout"},
+        {"queue": "orders", "reason": "rejected"},
+    ],
+)
+def test_filters_that_no_letter_passes_together_read_no_table(
+    superuser: Client, make_letters: Callable[..., None], params: dict[str, str]
+) -> None:
+    make_letters(3_000, queue="orders", exception_class="shop.Timeout")
+    make_letters(3_000, queue="refunds", exception_class="shop.NoStock", failure_reason="rejected")
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE django_outbox_dead_letter")
+    with CaptureQueriesContext(connection) as queries:
+        assert shown(superuser, **params) == []
+    (page,) = (query["sql"] for query in queries if '"head"' in query["sql"])
+    with connection.cursor() as cursor:
+        store.read_by_index(cursor, seconds=10)
+        cursor.execute(f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) {page} LIMIT 50")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+
+    assert "Rows Removed by Filter: 6000" not in plan
+    assert "django_outbox_dead_time" not in plan
+    assert "Seq Scan" not in plan
 
 
 def test_a_list_that_takes_too_long_is_empty_and_says_so(
