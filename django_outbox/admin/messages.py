@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
@@ -13,23 +12,22 @@ from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.db.models import Q, QuerySet, TextField
+from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
 
 from ..conf import settings
 from ..functions import ClockTimestamp
-from ..models import DeadLetter, OutboxMessage, Worker
+from ..models import OutboxMessage
 from ..presence import LOST_AFTER
 from ..publishing import default_alias
 from ..store.messages import operating
-from . import details, moments, operators
-from .base import ReadOnlyAdmin, Tool, defer_content
+from . import details, moments
+from .base import Tool, defer_content
+from .message_columns import MessageColumns
 from .message_list import (
     LOOK_AT_ENDS,
     MOMENTS,
@@ -41,14 +39,14 @@ from .message_list import (
     cursor,
 )
 from .message_operations import CANCEL, RELEASE, Operation, Question
-from .states import state_of, state_word
+from .states import state_of
 from .useful_tools import UsefulTools
 
 MOST_AT_ONCE = 1_000
 
 
 @admin.register(OutboxMessage)
-class OutboxMessageAdmin(UsefulTools, ReadOnlyAdmin):
+class OutboxMessageAdmin(UsefulTools, MessageColumns):
     tools = (
         Tool("run_now", "Run now", "run_outboxmessage"),
         Tool("release", "Release", "release_outboxmessage", asks=True),
@@ -132,82 +130,6 @@ class OutboxMessageAdmin(UsefulTools, ReadOnlyAdmin):
         message.about = details.ref_link(message.ref, request, self.admin_site)
         message.headers_read = details.headers_of(headers)
         return message
-
-    @admin.display(description="id")
-    def number(self, message: Any) -> str:
-        return str(message.pk)
-
-    @admin.display(description="queue")
-    def queue_name(self, message: Any) -> str:
-        return str(message.queue)
-
-    @admin.display(description="state")
-    def state(self, message: Any) -> SafeString:
-        return state_word(message)
-
-    @admin.display(description="timer id")
-    def timer(self, message: Any) -> str:
-        return str(message.timer_id or details.NOTHING)
-
-    @admin.display(description="held by")
-    def holder(self, message: Any) -> SafeString | str:
-        return details.NOTHING if message.lease_expires_at is None else _lease(message)
-
-    @admin.display(description="attempts / deliveries")
-    def tries(self, message: Any) -> str:
-        return f"{message.attempts_count:,} / {message.deliveries_count:,}"
-
-    @admin.display(description="attempts / deliveries")
-    def tries_allowed(self, message: Any) -> str:
-        limit = message.max_attempts
-        return self.tries(message) + ("" if limit is None else f", {limit:,} attempts at most")
-
-    @admin.display(description="next attempt")
-    def next_attempt(self, message: Any) -> SafeString | str:
-        return details.when(message.next_attempt_at, message.now)
-
-    @admin.display(description="created")
-    def created(self, message: Any) -> SafeString | str:
-        return details.when(message.created_at, message.now)
-
-    @admin.display(description="expires")
-    def expiry(self, message: Any) -> SafeString | str:
-        return details.when(message.expires_at, message.now)
-
-    @admin.display(description="lease")
-    def lease(self, message: Any) -> SafeString | str:
-        if message.lease_expires_at is None:
-            return details.NOTHING
-        return format_html("{} {}", _lease(message), _life_of(message.leased_by, message.now))
-
-    @admin.display(description="about")
-    def about(self, message: Any) -> SafeString | str:
-        return cast("SafeString | str", message.about)
-
-    @admin.display(description="last error")
-    def error(self, message: Any) -> SafeString | str:
-        return details.pre(message.last_error)
-
-    @admin.display(description="payload")
-    def payload_text(self, message: Any) -> SafeString:
-        url = self.url_of("payload", message.pk)
-        return details.payload_block(message.payload, message.headers_read, download_url=url)
-
-    @admin.display(description="headers")
-    def headers_table(self, message: Any) -> SafeString | str:
-        return details.headers_table(message.headers_read)
-
-    @admin.display(description="history")
-    def history(self, message: Any) -> SafeString | str:
-        events = [
-            (message.created_at, "published"),
-            (message.first_attempt_at, "the first attempt failed"),
-            (message.next_attempt_at, "next attempt"),
-            (message.expires_at, "expires"),
-        ]
-        if message.attempts_count > 1:
-            events.insert(2, (message.last_attempt_at, "the last attempt failed"))
-        return details.history([*events, *_what_operators_did(message)], message.now)
 
     # The payload as a file
 
@@ -347,54 +269,11 @@ class OutboxMessageAdmin(UsefulTools, ReadOnlyAdmin):
         self.tell(request, operation.told(done), level=level)
 
 
-def _lease(message: Any) -> SafeString:
-    """Return who holds a message and until when, or who held it."""
-    has_run_out = message.lease_expires_at < message.now
-    return format_html(
-        "{}, {} {}",
-        message.leased_by or "an unnamed worker",
-        "has run out" if has_run_out else "until",
-        details.when(message.lease_expires_at, message.now),
-    )
-
-
 def _headers_text(message: Any) -> str | None:
     """Return headers as the database writes them, None if the message is gone by now."""
     rows = OutboxMessage.objects.using(default_alias()).filter(pk=message.pk)
     found: str | None = rows.values_list(Cast("headers", TextField()), flat=True).first()
     return found
-
-
-def _what_operators_did(message: Any) -> Iterator[tuple[datetime, str]]:
-    """Yield what was done to a message by its id, and to it as a dead letter before."""
-    named = Q(object_id__isnull=True) & (
-        Q(change_message__contains=f"#{message.pk},")
-        | Q(change_message__contains=f"#{message.pk})")
-        | Q(change_message__contains=f"#{message.pk} and ")
-    )
-    return operators.acts(
-        operators.about(OutboxMessage, Q(object_id=str(message.pk)) | named)
-        | operators.about(DeadLetter, Q(change_message__contains=str(message.message_id)))
-    )
-
-
-def _life_of(worker_id: str | None, now: Any) -> SafeString:
-    """Return whether a worker lives, by when it was last seen."""
-    seen = (
-        Worker.objects.using(default_alias())
-        .filter(worker_id=worker_id)
-        .order_by("-last_seen_at")
-        .values_list(moments.Moment("last_seen_at"), flat=True)
-        .first()
-    )
-    if seen is None:
-        return details.word("unknown worker", "warn")
-    lives = now - seen <= timedelta(seconds=LOST_AFTER)
-    return format_html(
-        "{} seen {}",
-        details.word("alive", "good") if lives else details.word("lost", "bad"),
-        details.relative(seen, now),
-    )
 
 
 def _selected(request: HttpRequest) -> list[int]:

@@ -815,6 +815,17 @@ def test_a_newer_lease_than_the_one_shown_is_not_released(superuser: Client) -> 
     assert OutboxMessage.objects.get().lease_token == newer
 
 
+def test_the_question_tells_whether_the_worker_lives_that_holds_the_message(
+    superuser: Client,
+) -> None:
+    id_ = publish(timer_id="cart-7")
+    lease(id_)
+    seen(seconds_ago=61)
+    asked = superuser.get(url("release", id_)).content.decode()
+    assert ">lost<" in asked
+    assert "cart-7" in asked
+
+
 def test_releasing_a_selection_asks_with_the_tokens_that_it_shows(superuser: Client) -> None:
     out, free = publish(), publish()
     token = lease(out, seconds=-1)
