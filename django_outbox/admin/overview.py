@@ -64,9 +64,12 @@ class Sight:
 
     @classmethod
     def of(cls, user: Any) -> Sight:
-        """Return what the permissions of the models say."""
-        names = ("outboxmessage", "deadletter", "schedule", "worker")
-        return cls(*(user.has_perm(f"django_outbox.view_{name}") for name in names))
+        """Return what the permissions of the models say; who may change may view, as in Django."""
+
+        def may_view(name: str) -> bool:
+            return any(user.has_perm(f"django_outbox.{verb}_{name}") for verb in ("view", "change"))
+
+        return cls(*map(may_view, ("outboxmessage", "deadletter", "schedule", "worker")))
 
     @property
     def queues(self) -> bool:

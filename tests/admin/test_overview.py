@@ -721,7 +721,7 @@ def test_a_role_that_may_not_see_others_sessions_is_told_of_them_all_the_same() 
 
 def test_without_a_permission_for_it_the_page_is_djangos_own(login: Login) -> None:
     message()
-    client = login("change_schedule")
+    client = login("add_schedule")
 
     response = client.get(URL)
     assert response.status_code == 200
@@ -748,6 +748,15 @@ def test_each_part_needs_its_permission(login: Login, codename: str, sees: set[s
     assert set(parts) == sees
     assert ("with-messages" in text) == (codename == "view_outboxmessage")
     assert ("with-letters" in text) == (codename == "view_deadletter")
+
+
+def test_who_may_change_may_view(login: Login) -> None:
+    message()
+    schedule()
+    overview = shown(login("change_outboxmessage", "change_schedule"))
+    assert overview.queues
+    assert overview.leader
+    assert overview.processes is None
 
 
 def test_workers_need_their_permission(login: Login) -> None:
