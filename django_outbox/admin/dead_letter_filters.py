@@ -173,7 +173,8 @@ def searched(term: str) -> Q:
 
 def is_id(text: str) -> bool:
     """Tell whether the text can be the id of a row."""
-    return text.isascii() and text.isdecimal() and len(text) < len(str(_LARGEST_ID))
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(_LARGEST_ID))
+    return is_number and int(text) <= _LARGEST_ID
 
 
 def in_words(params: Mapping[str, str]) -> str:

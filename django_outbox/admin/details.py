@@ -79,7 +79,7 @@ def headers_table(headers: Any) -> SafeString | str:
     rows = format_html_join(
         "",
         '<tr><th scope="row">{}</th><td>{}</td></tr>',
-        ((name, _written(value)) for name, value in headers.items()),
+        ((name, _cut(_written(value))) for name, value in headers.items()),
     )
     return format_html('<table class="outbox-facts">{}</table>', rows) if rows else NOTHING
 
@@ -89,8 +89,16 @@ def _written(value: Any) -> str:
 
 
 def pre(text: str | None) -> SafeString | str:
-    """Return text of several lines, such as a traceback."""
-    return format_html('<pre class="outbox-pre" tabindex="0">{}</pre>', text) if text else NOTHING
+    """Return text of several lines, such as a traceback; cut, if it is too long for a page."""
+    if not text:
+        return NOTHING
+    return format_html('<pre class="outbox-pre" tabindex="0">{}</pre>', _cut(text))
+
+
+def _cut(text: str) -> str:
+    if len(text) <= MOST_SHOWN:
+        return text
+    return f"{text[:MOST_SHOWN]}\n… and {len(text) - MOST_SHOWN:,} more characters"
 
 
 def first_line(text: str | None, *, length: int = 120) -> str:

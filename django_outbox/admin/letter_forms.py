@@ -20,6 +20,7 @@ from .payloads import MOST_SHOWN, kind_of, pretty_json
 
 DEFAULT_PACE = 10
 _HEX_ROW = 32
+_MOST_OF_A_FLAW = 200  # characters at either end
 
 
 class LetterActionForm(ActionForm):
@@ -152,8 +153,15 @@ def _checked_json(body: bytes, kind: str) -> bytes:
     try:
         encoded, _ = codecs.encode(codecs.decode(body, kind))
     except (InvalidPayload, PayloadError) as error:
-        raise ValidationError(str(error)) from error
+        raise ValidationError(_shortened(str(error))) from error
     return encoded if _is_same_json(body, encoded) else body
+
+
+def _shortened(flaw: str) -> str:
+    """Leave out the middle of a path that goes hundreds of levels deep."""
+    if len(flaw) <= 2 * _MOST_OF_A_FLAW:
+        return flaw
+    return f"{flaw[:_MOST_OF_A_FLAW]} … {flaw[-_MOST_OF_A_FLAW:]}"
 
 
 def _is_same_json(one: bytes, other: bytes) -> bool:

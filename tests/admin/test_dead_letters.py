@@ -189,9 +189,12 @@ def test_search_finds_an_exact_id_or_queue(
     assert shown(superuser, q=term) == [wanted.pk]
 
 
-def test_search_finds_the_id_of_a_letter(superuser: Client, make_letter: MakeLetter) -> None:
+@pytest.mark.parametrize("id_", [7, 2**63 - 1])
+def test_search_finds_the_id_of_a_letter(
+    superuser: Client, make_letter: MakeLetter, id_: int
+) -> None:
     make_letter()
-    wanted = make_letter()
+    wanted = make_letter(pk=id_)
 
     assert shown(superuser, q=str(wanted.pk)) == [wanted.pk]
 
@@ -309,6 +312,22 @@ def hostile_letter(make_letter: MakeLetter) -> DeadLetter:
         fingerprint="f1",
         ref=f"shop.order:{HOSTILE}",
     )
+
+
+def test_errors_and_headers_are_cut_too(superuser: Client, make_letter: MakeLetter) -> None:
+    letter = make_letter(last_exception="e" * 100_007, headers={"h": "v" * 100_009})
+    page = text_of(superuser, change_url(letter))
+
+    assert "e" * 100_000 + "\n… and 7 more characters" in page
+    assert "v" * 100_000 + "\n… and 9 more characters" in page
+
+
+def test_headers_that_are_no_mapping_are_cut_too(
+    superuser: Client, make_letter: MakeLetter
+) -> None:
+    letter = make_letter(headers=["v" * 100_009])
+
+    assert "\n… and 13 more characters<" in text_of(superuser, change_url(letter))
 
 
 # What Python cannot hold

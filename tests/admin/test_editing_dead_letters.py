@@ -176,6 +176,15 @@ def test_what_is_not_json_is_refused_and_says_where(
     assert where in refused(superuser, make_letter(), text)
 
 
+def test_the_error_of_json_that_is_nested_too_deep_is_short(
+    superuser: Client, make_letter: MakeLetter
+) -> None:
+    error = refused(superuser, make_letter(), "[" * 900 + "1" + "]" * 900)
+
+    assert len(error) < 450
+    assert " … " in error
+
+
 @pytest.mark.parametrize("text", ["0", "0g", "\u0663\u0663", "zz"])
 def test_what_is_not_hexadecimal_is_refused(
     superuser: Client, make_letter: MakeLetter, text: str
