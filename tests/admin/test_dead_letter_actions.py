@@ -641,3 +641,20 @@ def test_a_letter_is_edited_where_messages_are_written(
     assert bytes(OutboxMessage.objects.using("orders").get().payload) == b"[7]"
     assert not DeadLetter.objects.using("orders").exists()
     assert DeadLetter.objects.using("default").exists()
+
+
+@pytest.mark.django_db(databases=["default", "orders"])
+@pytest.mark.parametrize("name", ["replay", "edit", "discard"])
+def test_nothing_is_done_there_without_its_line_in_the_log_here(
+    superuser: Client, make_letter: MakeLetter, settings: LazySettings, name: str
+) -> None:
+    letter = make_letter(queue="there")
+    letter.pk = None
+    letter.save(using="orders", force_insert=True)
+    settings.DATABASE_ROUTERS = [OutboxElsewhere()]
+    with pytest.raises(DatabaseError), connection.execute_wrapper(break_the_log):
+        superuser.post(tool(letter, name), {"payload": "[7]"})
+
+    left = DeadLetter.objects.using("orders").get()
+    assert bytes(left.payload) == bytes(letter.payload)
+    assert not OutboxMessage.objects.using("orders").exists()
