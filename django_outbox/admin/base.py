@@ -21,6 +21,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllow
 from django.shortcuts import redirect
 from django.urls import URLPattern, path, reverse
 
+from .. import names
 from ..publishing import default_alias
 from .counts import CappedPaginator
 
@@ -120,6 +121,33 @@ class OutboxAdmin(_ModelAdmin):
         return super().change_view(
             request, object_id, form_url, {"tools": links, **(extra_context or {})}
         )
+
+    def is_useful(self, tool: Tool, obj: Any) -> bool:
+        """Tell whether the tool could do anything to the object as it is now.
+
+        Only what is offered: what a tool may do is decided where it is done.
+        """
+        return True
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        obj = context.get("original")
+        if obj is not None:
+            offered = context.get("tools", ())
+            context["tools"] = [link for link in offered if self.is_useful(link[0], obj)]
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    # Filters
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Allow the filters and nothing else: any other lookup may read the whole table.
+
+        Those of Django's own are not given what no column can hold; ours see to it themselves.
+        """
+        fields = {f"{one}__exact" for one in self.list_filter if isinstance(one, str)}
+        own = {getattr(one, "parameter_name", None) for one in self.list_filter}
+        return lookup in own or (lookup in fields and names.flaw_in_text(value) is None)
 
     # The log
 

@@ -40,13 +40,12 @@ from .message_list import (
 )
 from .message_operations import CANCEL, RELEASE, Operation, Question
 from .states import state_of
-from .useful_tools import UsefulTools
 
 MOST_AT_ONCE = 1_000
 
 
 @admin.register(OutboxMessage)
-class OutboxMessageAdmin(UsefulTools, MessageColumns):
+class OutboxMessageAdmin(MessageColumns):
     tools = (
         Tool("run_now", "Run now", "run_outboxmessage"),
         Tool("release", "Release", "release_outboxmessage", asks=True),
@@ -114,10 +113,6 @@ class OutboxMessageAdmin(UsefulTools, MessageColumns):
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
         return queryset, False  # `MessageList` searches
-
-    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
-        """Allow no other lookups than the filters': `?payload__contains=` would read the table."""
-        return lookup in {QueueFilter.parameter_name, StateFilter.parameter_name}
 
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None

@@ -38,18 +38,9 @@ from .schedule_columns import ScheduleColumns
 from .schedule_filters import ErrorFilter, QueueFilter
 from .schedule_forms import ScheduleForm
 from .schedule_rows import light, note_differences, with_details
-from .useful_tools import UsefulTools
 
 MOST_NAMED = 20
 """Schedules that a message names; of more it says how many there are."""
-
-LOOKUPS = {
-    "enabled__exact",
-    "source__exact",
-    QueueFilter.parameter_name,
-    ErrorFilter.parameter_name,
-}
-"""What the links of the filters ask for."""
 
 _MESSAGE = ("queue", "payload", "payload_is", "headers")
 _MESSAGE_SHOWN = ("queue", "payload_shown", "headers_shown")
@@ -80,7 +71,7 @@ class ScheduleList(ChangeList):
 
 
 @admin.register(Schedule)
-class ScheduleAdmin(UsefulTools, ScheduleColumns):
+class ScheduleAdmin(ScheduleColumns):
     form = ScheduleForm
     change_form_template = "admin/django_outbox/schedule/change_form.html"
     delete_confirmation_template = "admin/django_outbox/schedule/delete_confirmation.html"
@@ -123,10 +114,6 @@ class ScheduleAdmin(UsefulTools, ScheduleColumns):
     ) -> Any:
         row: Any = super().get_object(request, object_id, from_field)
         return row if row is None else with_details(row)
-
-    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Allow the filters and nothing else, and no text that no column can hold."""
-        return lookup in LOOKUPS and names.flaw_in_text(value) is None
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return ScheduleList
