@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -95,11 +97,12 @@ class Command(OutboxCommand):
         try:
             with _opened(options["file"]) as file:
                 for batch in _batches(_lines(file), options["batch"]):
-                    with transaction.atomic(using=alias):
-                        for line in batch:
-                            arguments = _arguments(line, options["queue"], raw=options["raw"])
-                            progress.note(_published(line, arguments, using=alias))
-                    committed = progress.total
+                    with _undisturbed():
+                        with transaction.atomic(using=alias):
+                            for line in batch:
+                                arguments = _arguments(line, options["queue"], raw=options["raw"])
+                                progress.note(_published(line, arguments, using=alias))
+                        committed = progress.total
         except (BadLine, DatabaseError) as error:
             progress.clear()
             raise CommandError(f"{error}\n{_what_is_stored(committed)}") from error
@@ -262,6 +265,22 @@ def _published(line: Line, arguments: dict[str, Any], *, using: str) -> int | No
         return publish(payload, using=using, **arguments)
     except (ValueError, TypeError) as error:
         raise BadLine(line.number, error) from error
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Put a CTRL-C off to the end of the block, so that what is counted is what is stored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda signum, frame: came.append(signum))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came and before is not signal.SIG_IGN:
+        raise KeyboardInterrupt
 
 
 def _what_is_stored(committed: int) -> str:
