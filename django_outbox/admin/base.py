@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import unquote
 from django.contrib.contenttypes.models import ContentType
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import BadRequest, PermissionDenied, ValidationError
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.shortcuts import redirect
@@ -137,6 +138,16 @@ class OutboxAdmin(_ModelAdmin):
             offered = context.get("tools", ())
             context["tools"] = [link for link in offered if self.is_useful(link[0], obj)]
         return super().render_change_form(request, context, *args, **kwargs)
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        for pk in request.POST.getlist(ACTION_CHECKBOX_NAME):
+            try:
+                self.opts.pk.to_python(pk)
+            except ValidationError:
+                raise BadRequest(f"What was selected has no such id: {pk[:60]!r}.") from None
+        return super().changelist_view(request, extra_context)
 
     # Filters
 

@@ -294,6 +294,8 @@ def _show_processes(overview: Overview, cursor: Cursor, links: Links) -> None:
     found = store.processes(cursor, most=MOST_PROCESSES + 1, lost_after=LOST_AFTER)
     overview.processes = [_process(one) for one in found[:MOST_PROCESSES]]
     overview.has_more_processes = len(found) > MOST_PROCESSES
+    lost = [one.worker_id for one in found if one.silent_for > LOST_AFTER]
+    overview.troubles += troubles.of_processes(lost, links.messages(state="leased"))
 
 
 def _process(one: store.Process) -> ProcessRow:

@@ -160,6 +160,21 @@ def _first(glances: Sequence[QueueGlance], url_of: Callable[..., str | None]) ->
     return url_of(queue=glances[0].queue)
 
 
+# Processes
+
+
+def of_processes(lost: Sequence[str], leased_url: str | None) -> Iterator[Trouble]:
+    """Yield which workers and schedulers have not been heard of for a while."""
+    if lost:
+        yield Trouble(
+            key="outbox-trouble-lost",
+            what=f"Not seen for a minute: {listed(lost)}.",
+            advice="See whether the process was killed or its host is gone. What it has leased is "
+            "delivered by others once the leases have run out; to have that at once, release it.",
+            url=leased_url,
+        )
+
+
 # Schedules
 
 

@@ -185,7 +185,8 @@ def _triggers(table: str, expected: Table, found: Found) -> Iterator[Difference]
 
 
 def _without_schema(definition: str, table: str) -> str:
-    return re.sub(rf" ON \S+\.{table} ", f" ON {table} ", definition)
+    schema = r'(?:"(?:[^"]|"")+"|[^\s."]+)'
+    return re.sub(rf" ON {schema}\.{table} ", f" ON {table} ", definition)
 
 
 def _indexes_that_end_hot_claims(expected: Table, found: Found) -> Iterator[Difference]:

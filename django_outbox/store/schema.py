@@ -116,7 +116,7 @@ def options(cursor: Cursor, tables: Sequence[str]) -> Found[str]:
 
 
 TRIGGERS = """
-SELECT relname, tgname, pg_get_triggerdef(pg_trigger.oid), tgenabled <> 'D'
+SELECT relname, tgname, pg_get_triggerdef(pg_trigger.oid), tgenabled IN ('O', 'A')
 FROM unnest(%(tables)s::text[]) AS ours
 JOIN pg_class ON pg_class.oid = to_regclass(quote_ident(ours))
 JOIN pg_trigger ON tgrelid = pg_class.oid AND NOT tgisinternal

@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -77,12 +78,13 @@ class Supervisor:
     def stop(self) -> None:
         """Have every process stop in good order; safe in a signal handler."""
         self._stop_requested = True
-        os.write(self._waker, b"\0")
+        with suppress(OSError):  # it may have ended meanwhile
+            os.write(self._waker, b"\0")
 
     def kill(self) -> None:
         """End every process at once."""
         for slot in self._slots:
-            if slot.process is not None:
+            if slot.process is not None and slot.process.pid is not None:
                 slot.process.kill()
 
     def run(self) -> int:

@@ -901,3 +901,13 @@ def test_nobody_is_notified_where_that_is_turned_off(superuser: Client, settings
             cursor.execute("NOTIFY django_outbox, 'the end'")
         heard = [notice.payload for notice in worker.notifies(timeout=10, stop_after=1)]
     assert heard == ["the end"]
+
+
+@pytest.mark.parametrize("action", ["run_selected", "cancel_selected", "release_selected"])
+@pytest.mark.parametrize("given", ["abc", "1.5", "\x00"])
+def test_a_selection_of_what_is_no_id_is_refused(
+    superuser: Client, action: str, given: str
+) -> None:
+    form = {"action": action, "_selected_action": given}
+
+    assert superuser.post("/admin/django_outbox/outboxmessage/", form).status_code == 400

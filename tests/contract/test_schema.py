@@ -154,6 +154,10 @@ DRIFTS = {
         "ALTER TABLE django_outbox_schedule DISABLE TRIGGER django_outbox_schedule_changed",
         "ENABLE TRIGGER django_outbox_schedule_changed;",
     ),
+    "a trigger that fires on replicas only": (
+        "ALTER TABLE django_outbox_schedule ENABLE REPLICA TRIGGER django_outbox_schedule_changed",
+        "ENABLE TRIGGER django_outbox_schedule_changed;",
+    ),
     "a missing trigger": (
         "DROP TRIGGER django_outbox_schedule_changed ON django_outbox_schedule",
         "The trigger django_outbox_schedule_changed on django_outbox_schedule is missing",
