@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -97,11 +97,12 @@ class Command(OutboxCommand):
         try:
             with _opened(options["file"]) as file:
                 for batch in _batches(_lines(file), options["batch"]):
-                    with _undisturbed():
+                    with ExitStack() as commit:
                         with transaction.atomic(using=alias):
                             for line in batch:
                                 arguments = _arguments(line, options["queue"], raw=options["raw"])
                                 progress.note(_published(line, arguments, using=alias))
+                            commit.enter_context(_undisturbed())
                         committed = progress.total
         except (BadLine, DatabaseError) as error:
             progress.clear()
