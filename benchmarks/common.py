@@ -7,8 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,25 +60,51 @@ def prepare(settings: str = "benchmarks.settings") -> None:
 
 
 @contextmanager
-def worker(*arguments: str, pipe: int | None = None) -> Iterator[subprocess.Popen[str]]:
+def worker(
+    *arguments: str, pipe: int | None = None, processes: int = 1
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run an `outbox_worker` until the block ends; it is serving when the block begins."""
-    environment = {**os.environ, "BENCH_PIPE": str(pipe)}
-    process = subprocess.Popen(
-        [sys.executable, "manage.py", "outbox_worker", "--no-reload", *arguments],
-        cwd=ROOT,
-        env=environment,
-        pass_fds=() if pipe is None else (pipe,),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stderr is not None
-        process.stderr.readline()  # "Worker … serves …"
-        time.sleep(0.5)
+    execute("TRUNCATE django_outbox_worker")
+    more = [] if processes == 1 else [f"--processes={processes}"]
+    command = [sys.executable, "manage.py", "outbox_worker", "--no-reload", *more, *arguments]
+    with running(command, {"BENCH_PIPE": str(pipe)}, () if pipe is None else (pipe,)) as process:
+        while query("SELECT count(*) FROM django_outbox_worker") < processes:
+            fail_if_ended(process)
+            time.sleep(0.02)
         yield process
-    finally:
-        process.terminate()
-        process.wait(30)
+
+
+@contextmanager
+def running(
+    command: list[str], environment: Mapping[str, str], pass_fds: Collection[int] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program in the clone until the block ends; say what it said if it fails."""
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            pass_fds=pass_fds,
+            stderr=said,
+        )
+        try:
+            yield process
+        except ProgramFailed as failed:
+            said.seek(0)
+            raise ProgramFailed(said.read().decode().strip() or str(failed)) from None
+        finally:
+            process.terminate()
+            process.wait(40)
+
+
+class ProgramFailed(Exception):
+    """A program that is measured has ended by itself."""
+
+
+def fail_if_ended(process: subprocess.Popen[bytes]) -> None:
+    """Raise if the process has ended by accident."""
+    if process.poll() not in (None, 0):
+        raise ProgramFailed(f"{process.args!r} ended with {process.returncode}")
 
 
 def execute(sql: str, params: Any = None) -> None:

@@ -1,0 +1,69 @@
+"""Results as a table for people and as JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import django
+import psycopg
+
+from benchmarks.common import query
+from benchmarks.measuring import Measured
+
+
+def as_table(measured: Measured) -> str:
+    """Return a line for each figure: its median, and the least and the most of its samples."""
+    rows = [
+        (name, figure, *map(number, (statistics.median(values), min(values), max(values))))
+        for name, figures in measured.items()
+        for figure, values in figures.items()
+    ]
+    return columns([("scenario", "figure", "median", "least", "most"), *rows])
+
+
+def columns(rows: Iterable[tuple[str, ...]]) -> str:
+    """Return the rows in aligned columns, the first two to the left and numbers to the right."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            f"{cell:<{width}}" if place < 2 else f"{cell:>{width}}"
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def number(value: float) -> str:
+    """Return a number with three digits that count."""
+    if value == 0 or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def as_json(measured: Measured, *, options: Mapping[str, Any]) -> str:
+    """Return everything that was found, with the versions it was found with."""
+    found = {
+        name: {
+            figure: {"median": statistics.median(values), "samples": values}
+            for figure, values in figures.items()
+        }
+        for name, figures in measured.items()
+    }
+    report = {"versions": versions(), "options": dict(options), "scenarios": found}
+    return json.dumps(report, indent=2)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what is measured, and of what it runs on."""
+    return {
+        "python": platform.python_version(),
+        "django": django.__version__,
+        "psycopg": psycopg.__version__,
+        "postgresql": query("SHOW server_version").split()[0],
+        "machine": f"{platform.system()} {platform.machine()}",
+    }

@@ -1,0 +1,11 @@
+"""All scenarios, in the order in which they are listed and run."""
+
+from __future__ import annotations
+
+from benchmarks.scenario import Scenario
+from benchmarks.scenarios import consumer, latency
+
+SCENARIOS: list[Scenario] = [
+    *consumer.SCENARIOS,
+    *latency.SCENARIOS,
+]
