@@ -278,9 +278,11 @@ def prepare(session: psycopg.Connection[Any]) -> None:
         run(session, "ALTER TABLE {table} SET (autovacuum_enabled = off)", table)
 
 
-def run(session: psycopg.Connection[Any], statement: str, table: str, **params: Any) -> None:
+def run(
+    session: psycopg.Connection[Any], statement: str, table: str, **params: Any
+) -> psycopg.Cursor[Any]:
     """Run a statement on a table."""
-    session.execute(SQL(statement).format(table=Identifier(table)), params)  # type: ignore[arg-type]
+    return session.execute(SQL(statement).format(table=Identifier(table)), params)  # type: ignore[arg-type]
 
 
 def fill(
@@ -420,19 +422,25 @@ def buffers(plan: dict[str, Any]) -> int:
 
 def figures(all_claims: Sequence[Claims]) -> Iterator[dict[str, Any]]:
     """Claim by each in turns, and yield what it took, worst and at the median, and what it read."""
-    for claims in all_claims:
-        claims.timed()
+    plans = [claims.explained() for claims in all_claims]
     rounds = [[claims.timed() for claims in all_claims] for _ in range(CLAIMS)]
-    for claims, took in zip(all_claims, zip(*rounds, strict=True), strict=True):
-        found = claims.explained()
+    for claims, plan, took in zip(all_claims, plans, zip(*rounds, strict=True), strict=True):
         yield {
             "design": claims.design.name,
             "planned": claims.planned,
-            "median ms": statistics.median(took),
-            "worst ms": max(took),
-            "rows": rows_read(found["Plan"]),
-            "buffers": buffers(found["Plan"]),
+            **figures_of(took, plan),
         }
+
+
+def figures_of(took: Sequence[float], plan: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of claims that took so many milliseconds and have this plan."""
+    return {
+        "median ms": statistics.median(took),
+        "worst ms": max(took),
+        "server ms": plan["Planning Time"] + plan["Execution Time"],
+        "rows": rows_read(plan["Plan"]),
+        "buffers": buffers(plan["Plan"]),
+    }
 
 
 @contextmanager
@@ -468,7 +476,129 @@ def full(made: Databases, sizes: Sizes, queue_count: int) -> Iterator[dict[str, 
                     yield {"queues": queue_count, "ANALYZE": when, **row}
 
 
-CASES: dict[str, Callable[[Databases, Sizes, int], Iterator[dict[str, Any]]]] = {"full": full}
+# Completing, too
+
+WAL = """
+SELECT wal_records::float8, wal_bytes::float8, wal_fpi::float8 FROM pg_stat_wal
+"""
+
+HOT = """
+SELECT n_tup_hot_upd::float8 / greatest(n_tup_upd, 1) * 100
+FROM pg_stat_user_tables
+WHERE relname = %s
+"""
+
+POSITIONS = """
+SELECT DISTINCT ON (queue) queue, extract(epoch FROM next_attempt_at)::float8, id
+FROM {table}
+WHERE id = ANY(%(ids)s)
+ORDER BY queue, next_attempt_at DESC, id DESC
+"""
+
+
+class Consumer:
+    """Claims messages and completes them, as a worker of the design does."""
+
+    def __init__(
+        self, design: Design, session: psycopg.Connection[Any], queues: Sequence[str]
+    ) -> None:
+        self.lows: dict[str, Position] = dict.fromkeys(queues, (float("-inf"), -(2**63)))
+        self._design = design
+        self._session = session
+
+    def consume(self, limit: int) -> tuple[float, float]:
+        """Claim so many, complete them, and return the seconds that each of the two took."""
+        claim = self._design.claim(self.lows, limit)
+        began = time.perf_counter()
+        with self._session.cursor(binary=True) as cursor:
+            cursor.execute(claim.statement.encode(), claim.params)
+            ids = [row[0] for row in cursor.fetchall()]
+        claimed = time.perf_counter()
+        assert len(ids) == limit
+        for queue, low_at, low_id in self._run(POSITIONS, ids=ids).fetchall():
+            self.lows[queue] = (low_at, low_id)
+        positioned = time.perf_counter()
+        self._run(COMPLETE, ids=ids, tokens=[claim.params["token"]] * limit)
+        return claimed - began, time.perf_counter() - positioned
+
+    def _run(self, statement: str, **params: Any) -> psycopg.Cursor[Any]:
+        return run(self._session, statement, self._design.table, **params)
+
+
+def flow(made: Databases, sizes: Sizes, queue_count: int) -> Iterator[dict[str, Any]]:
+    """Claim and complete all there is, without full-page images."""
+    queues = names(queue_count)
+    for design in DESIGNS:
+        with made.fresh() as url, connect(url) as watching:
+            prepare(watching)
+            watching.execute("CHECKPOINT")
+            fill(watching, queues, sizes.flow, due="-1 hour", tables=[design.table])
+            with connect(url) as session:
+                consumer = Consumer(design, session, queues)
+                before = watching.execute(WAL.encode()).fetchone()
+                seconds = sum(sum(consumer.consume(LIMIT)) for _ in range(sizes.flow // LIMIT))
+            wait_for_statistics(watching, design.table, sizes.flow)
+            after = watching.execute(WAL.encode()).fetchone()
+            hot = watching.execute(HOT.encode(), [design.table]).fetchone()
+        assert before is not None
+        assert after is not None
+        assert hot is not None
+        records, written, images = (b - a for a, b in zip(before, after, strict=True))
+        yield {
+            "queues": queue_count,
+            "design": design.name,
+            "WAL records": records / sizes.flow,
+            "bytes": written / sizes.flow,
+            "full pages": images / sizes.flow,
+            "HOT %": hot[0],
+            "messages/s": round(sizes.flow / seconds),
+        }
+
+
+def wait_for_statistics(session: psycopg.Connection[Any], table: str, deleted: int) -> None:
+    """Return when a session that has ended has reported what it did."""
+    counted = "SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = %s"
+    deadline = time.monotonic() + 10
+    while session.execute(counted.encode(), [table]).fetchone() != (deleted,):
+        assert time.monotonic() < deadline, "no statistics"
+        time.sleep(0.01)
+
+
+TENTHS = 10
+
+
+def pinned(made: Databases, sizes: Sizes, queue_count: int) -> Iterator[dict[str, Any]]:
+    """Claim and complete while a snapshot from before keeps vacuum from removing anything."""
+    queues = names(queue_count)
+    limit = max(LIMIT, sizes.pinned // 250)
+    for design in DESIGNS:
+        with made.fresh() as url, connect(url) as session:
+            prepare(session)
+            left = sizes.ready // TENTHS
+            fill(session, queues, sizes.pinned + left, due="-1 hour", tables=[design.table])
+            session.execute("ANALYZE")
+            with connect(url) as reader:
+                reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+                consumer = Consumer(design, session, queues)
+                took = [sum(consumer.consume(limit)) for _ in range(sizes.pinned // limit)]
+                run(session, "VACUUM {table}", design.table)
+                plan = Claims(design, "for the values", session, consumer.lows).explained()
+                claims = [consumer.consume(LIMIT)[0] * 1000 for _ in range(CLAIMS)]
+        part = len(took) // TENTHS
+        yield {
+            "queues": queue_count,
+            "design": design.name,
+            "first/s": round(part * limit / sum(took[:part])),
+            "last/s": round(part * limit / sum(took[-part:])),
+            **figures_of(claims, plan),
+        }
+
+
+CASES: dict[str, Callable[[Databases, Sizes, int], Iterator[dict[str, Any]]]] = {
+    "full": full,
+    "flow": flow,
+    "pinned": pinned,
+}
 
 if __name__ == "__main__":
     main()
