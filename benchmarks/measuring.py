@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
+from benchmarks.counting import Counters, count
 from benchmarks.scenario import Plan, Scenario
 
 Measured = dict[str, dict[str, list[float]]]
@@ -20,6 +21,17 @@ def measure_all(scenarios: Sequence[Scenario], plan: Plan) -> Measured:
                 progress(f"{scenario.name}, round {number} of {plan.rounds}")
                 _add(measured[scenario.name], scenario.measure(plan))
     return measured
+
+
+def count_all(scenarios: Sequence[Scenario], plan: Plan) -> dict[str, Counters]:
+    """Return the counters of those scenarios that have any."""
+    counted = {}
+    for scenario in scenarios:
+        if scenario.count is not None:
+            progress(f"{scenario.name}, counting")
+            free = plan.size(scenario.count.free_messages)
+            counted[scenario.name] = count(scenario.count, free_messages=free)
+    return counted
 
 
 def _add(collected: dict[str, list[float]], samples: Mapping[str, Sequence[float]]) -> None:

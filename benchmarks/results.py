@@ -6,13 +6,16 @@ import json
 import platform
 import statistics
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import asdict
 
 import django
 import psycopg
 
+from benchmarks import gate
 from benchmarks.common import query
+from benchmarks.counting import PER, Counters
 from benchmarks.measuring import Measured
+from benchmarks.scenario import Plan
 
 
 def as_table(measured: Measured) -> str:
@@ -45,16 +48,39 @@ def number(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
 
 
-def as_json(measured: Measured, *, options: Mapping[str, Any]) -> str:
+def counters_as_table(
+    counted: Mapping[str, Counters], baseline: Mapping[str, Counters] | None
+) -> str:
+    """Return a line for each counter, beside the baseline if there is one to compare with."""
+    compared = () if baseline is None else ("baseline", "compared")
+    rows = [("scenario", f"counter, for {PER:,} messages", "found", *compared)]
+    for name, counters in counted.items():
+        known = {} if baseline is None else baseline.get(name, {})
+        for counter in sorted(counters.keys() | known.keys()):
+            row = name, counter, f"{counters.get(counter, 0.0):,g}"
+            more = (f"{known.get(counter, 0.0):,g}", gate.rule(counter)) if compared else ()
+            rows.append((*row, *more))
+    return columns(rows)
+
+
+def as_json(measured: Measured, counted: Mapping[str, Counters], plan: Plan) -> str:
     """Return everything that was found, with the versions it was found with."""
-    found = {
+    figures = {
         name: {
             figure: {"median": statistics.median(values), "samples": values}
-            for figure, values in figures.items()
+            for figure, values in samples.items()
         }
-        for name, figures in measured.items()
+        for name, samples in measured.items()
     }
-    report = {"versions": versions(), "options": dict(options), "scenarios": found}
+    report = {
+        "versions": versions(),
+        "options": asdict(plan),
+        "scenarios": {
+            name: {"figures": found, "counters": counted.get(name)}
+            for name, found in figures.items()
+        },
+        "counters_per_messages": PER,
+    }
     return json.dumps(report, indent=2)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -22,18 +23,23 @@ class Plan:
         return self.messages or usual
 
 
+Work = Callable[[int], Counter[str]]
+"""Does some work for so many messages, and returns how many statements of each kind it ran."""
+
+
 @dataclass(frozen=True)
 class Counted:
-    """Work whose statements, rows and WAL are counted, for so many messages each time.
+    """Work whose statements, rows and WAL are counted, for `messages` and for twice as many.
 
-    `prepare` is not counted. `work` gets the number of messages and the recorder; where it lets
-    timing decide anything, it keeps to the lockstep. `free` is the same work as it comes.
+    `prepare` is not counted. `work` returns the statements it has run, by kind. `free` is the same
+    work where timing decides how much one statement does; it is only held below a bound.
     """
 
-    work: Callable[[int], None]
-    prepare: Callable[[int], None] = lambda _: None
+    work: Work
+    prepare: Callable[[int], object] = lambda _: None
     messages: int = 1_000
-    is_free_running: bool = False
+    free: Work | None = None
+    free_messages: int = 20_000
 
 
 @dataclass(frozen=True)

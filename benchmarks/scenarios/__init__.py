@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from benchmarks.scenario import Scenario
-from benchmarks.scenarios import consumer, latency
+from benchmarks.scenarios import consumer, latency, producer
 
 SCENARIOS: list[Scenario] = [
+    *producer.SCENARIOS,
     *consumer.SCENARIOS,
     *latency.SCENARIOS,
 ]

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from benchmarks.common import PAYLOAD, execute, query, worker
-from benchmarks.scenario import Plan, Samples, Scenario
+from benchmarks.counting import of_a_worker
+from benchmarks.scenario import Counted, Plan, Samples, Scenario
 
 MESSAGES = 20_000
 PUBLISHED_AT_ONCE = 5_000
 
 
-def drain(
-    plan: Plan, queue: str, *arguments: str, processes: int = 1, messages: int = MESSAGES
-) -> Samples:
+def drain(plan: Plan, *arguments: str, queue: str, processes: int, messages: int) -> Samples:
     """Return messages a second, and the most memory that the worker's process had."""
     execute("TRUNCATE django_outbox_message, bench_effect")
     amount = plan.size(messages)
-    with worker(f"--queue={queue}", *arguments, processes=processes) as process:
+    with worker(*arguments, processes=processes) as process:
         publish(queue, amount)
         began = time.perf_counter()
         wait_until_empty()
@@ -63,10 +62,54 @@ def peak_memory(pid: int) -> float | None:
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-def _consumer(name: str, summary: str, measure: Callable[[Plan], Samples]) -> Scenario:
-    return Scenario(f"consumer/{name}", summary, measure)
+def _consumer(
+    name: str,
+    summary: str,
+    *arguments: str,
+    queue: str = "empty",
+    processes: int = 1,
+    messages: int = MESSAGES,
+    counted: int = 1_000,
+) -> Scenario:
+    options = (f"--queue={queue}", *arguments)
+    counts = Counted(
+        # Handlers that settle themselves leave the table in an order that threads decide, and that
+        # decides which updates find room on their page.
+        work=of_a_worker(*options, *(["--concurrency=1"] if queue == "atomic" else [])),
+        free=of_a_worker(*options, lockstep=False),
+        prepare=partial(publish, queue),
+        messages=counted,
+        free_messages=messages,
+    )
+    return Scenario(
+        name,
+        summary,
+        lambda plan: drain(plan, *options, queue=queue, processes=processes, messages=messages),
+        count=counts if processes == 1 else None,
+    )
+
+
+def _matrix() -> Iterator[Scenario]:
+    for processes in (1, 2, 4):
+        for batch in (10, 100):
+            yield _consumer(
+                f"consumer/w{processes}/b{batch}",
+                f"{processes} worker process(es), --batch-size={batch}",
+                f"--batch-size={batch}",
+                processes=processes,
+                counted=batch * 10,
+            )
 
 
 SCENARIOS = [
-    _consumer("default", "default options, empty handler, 256 bytes", partial(drain, queue="empty"))
+    _consumer("consumer/default", "default options, empty handler, 256 bytes"),
+    *_matrix(),
+    _consumer(
+        "atomic/c8",
+        "atomic=True, one INSERT in the handler, 8 threads",
+        "--concurrency=8",
+        queue="atomic",
+        messages=MESSAGES // 4,
+        counted=200,
+    ),
 ]

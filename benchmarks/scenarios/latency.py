@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO
 
 from benchmarks.common import execute, running, worker
 from benchmarks.scenario import Plan, Samples, Scenario
@@ -68,7 +68,7 @@ def _pipe() -> Iterator[tuple[IO[str], int]]:
         os.close(writer)
 
 
-def median(values: Any) -> float:
+def median(values: list[float]) -> float:
     """Return the median."""
     return statistics.median(values)
 
