@@ -1,0 +1,112 @@
+"""Plans of real statements, as EXPLAIN ANALYZE has counted them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.db import connection
+
+from django_outbox.store.messages import Lane, claiming
+
+LIMIT = 100
+
+Plan = dict[str, Any]
+
+
+def explain(statement: str, params: dict[str, Any], *, generic: bool = False) -> Plan:
+    """Run a statement and return its plan; a generic one is made without knowing the values."""
+    how = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)"
+    with connection.cursor() as cursor:
+        if not generic:
+            cursor.execute(f"{how} {statement}", params)
+        else:
+            # EXPLAIN plans for the values it is given, unless it is of a prepared statement.
+            names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", statement)))
+            types = ", ".join(_type(params[name]) for name in names)
+            numbered = re.sub(
+                r"%\((\w+)\)s", lambda found: f"${names.index(found[1]) + 1}", statement
+            )
+            cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+            cursor.execute(f"PREPARE explained ({types}) AS {numbered}")
+            values = ", ".join(f"%({name})s" for name in names)
+            cursor.execute(f"{how} EXECUTE explained ({values})", params)
+        plan = cursor.fetchone()[0]
+        if generic:
+            cursor.execute("DEALLOCATE explained")
+    found = json.loads(plan) if isinstance(plan, str) else plan
+    root: Plan = found[0]["Plan"]
+    return root
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, list):
+        return f"{_type(value[0])}[]"
+    return {str: "text", float: "float8", int: "bigint", UUID: "uuid"}[type(value)]
+
+
+def explain_claim(lanes: list[Lane], *, generic: bool = False) -> Plan:
+    """Claim `LIMIT` messages."""
+    params = {
+        "queues": [lane.queue for lane in lanes],
+        "lease_ttls": [lane.lease_ttl for lane in lanes],
+        "low_ats": [lane.low_at for lane in lanes],
+        "low_ids": [lane.low_id for lane in lanes],
+        "limit": LIMIT,
+        "token": uuid4(),
+        "worker_id": "w",
+        "ahead": 0.0,
+    }
+    return explain(claiming.CLAIM, params, generic=generic)
+
+
+def nodes(plan: Plan) -> Iterator[Plan]:
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from nodes(child)
+
+
+def looking(plan: Plan) -> Plan:
+    """Return the part of a plan that looks for rows; a claim then finds them again by their id."""
+    return next((node for node in nodes(plan) if node.get("Subplan Name") == "CTE picked"), plan)
+
+
+def scans(plan: Plan) -> list[Plan]:
+    """Return the nodes that read the table of messages to look for rows."""
+    return [
+        node
+        for node in nodes(looking(plan))
+        if node.get("Relation Name") == "django_outbox_message"
+    ]
+
+
+def rows_read(plan: Plan) -> float:
+    """Return how many rows the scans of a plan have looked at."""
+    return float(
+        sum(
+            (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+            for node in scans(plan)
+        )
+    )
+
+
+def buffers(node: Plan) -> int:
+    """Return how many pages a node and all below it have touched."""
+    return int(node["Shared Hit Blocks"] + node["Shared Read Blocks"])
+
+
+SLOW = {"Sort", "Incremental Sort", "Seq Scan", "Bitmap Heap Scan", "Bitmap Index Scan"}
+
+
+def assert_goes_along_the_claim_index(plan: Plan) -> None:
+    kinds = {node["Node Type"] for node in nodes(looking(plan))}
+    assert not kinds & SLOW
+    assert {node["Index Name"] for node in scans(plan)} == {"django_outbox_message_claim"}
+
+
+def assert_finds_them_again_by_id(plan: Plan) -> None:
+    """See that a claim reads nothing besides but the rows that it has picked."""
+    assert sum(node["Node Type"] == "Seq Scan" for node in nodes(plan)) == 0
