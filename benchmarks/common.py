@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from example_project.embedded.temporary import start_temporary
 
@@ -68,10 +68,16 @@ def worker(
     more = [] if processes == 1 else [f"--processes={processes}"]
     command = [sys.executable, "manage.py", "outbox_worker", "--no-reload", *more, *arguments]
     with running(command, {"BENCH_PIPE": str(pipe)}, () if pipe is None else (pipe,)) as process:
-        while query("SELECT count(*) FROM django_outbox_worker") < processes:
-            fail_if_ended(process)
-            time.sleep(0.02)
+        wait_until_serving(process, processes)
         yield process
+
+
+def wait_until_serving(process: subprocess.Popen[bytes], processes: int = 1) -> None:
+    """Wait until so many workers have told that they live, or have done all they were to do."""
+    while process.poll() is None and query("SELECT count(*) FROM django_outbox_worker") < processes:
+        time.sleep(0.02)
+    if process.returncode:
+        raise ProgramFailed(f"{process.args!r} ended with {process.returncode}")
 
 
 @contextmanager
@@ -101,10 +107,15 @@ class ProgramFailed(Exception):
     """A program that is measured has ended by itself."""
 
 
-def fail_if_ended(process: subprocess.Popen[bytes]) -> None:
-    """Raise if the process has ended by accident."""
-    if process.poll() not in (None, 0):
-        raise ProgramFailed(f"{process.args!r} ended with {process.returncode}")
+@contextmanager
+def pipe() -> Iterator[tuple[IO[str], int]]:
+    """Give the lines to read, and the file descriptor that a measured process writes them to."""
+    reader, writer = os.pipe()
+    try:
+        with os.fdopen(reader) as lines:
+            yield lines, writer
+    finally:
+        os.close(writer)
 
 
 def execute(sql: str, params: Any = None) -> None:

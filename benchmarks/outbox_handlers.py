@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from itertools import count
 from typing import Any
 
 from django.db import connection
 
+from benchmarks.marks import MARK_EVERY
 from django_outbox import outbox
 
 
@@ -27,6 +29,16 @@ def atomic(message: outbox.Message[Any]) -> None:
 def latency(message: outbox.Message[Any]) -> None:
     """Tell the benchmark when this line was reached, by the clock all processes share."""
     os.write(int(os.environ["BENCH_PIPE"]), f"{time.monotonic()}\n".encode())
+
+
+_handled = count(1)
+
+
+@outbox.handler("marked")
+def marked(message: outbox.Message[Any]) -> None:
+    """Tell the benchmark when every thousandth message was reached."""
+    if next(_handled) % MARK_EVERY == 0:
+        os.write(int(os.environ["BENCH_PIPE"]), f"{time.monotonic()}\n".encode())
 
 
 @outbox.handler("lateness")

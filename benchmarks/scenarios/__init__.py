@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from benchmarks.scenario import Scenario
-from benchmarks.scenarios import consumer, latency, producer
+from benchmarks.scenarios import backlog, consumer, latency, producer
 
 SCENARIOS: list[Scenario] = [
     *producer.SCENARIOS,
     *consumer.SCENARIOS,
     *latency.SCENARIOS,
+    *backlog.SCENARIOS,
 ]

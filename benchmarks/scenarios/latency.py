@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from benchmarks.common import execute, running, worker
+import psycopg
+
+from benchmarks.common import PAYLOAD, execute, pipe, running, worker
 from benchmarks.scenario import Plan, Samples, Scenario
 
 SAMPLES = 300
@@ -18,13 +21,25 @@ PAUSE = 0.02
 """Seconds between two messages, so that each finds the worker asleep."""
 
 
+LOAD_EVERY = 0.05
+LOAD_MESSAGES = 50
+
+LOAD = """
+INSERT INTO django_outbox_message (queue, payload, headers, correlation_id, next_attempt_at)
+SELECT
+    'empty', convert_to(%(payload)s, 'UTF8'), '{"content-type": "application/json"}',
+    gen_random_uuid()::text, clock_timestamp()
+FROM generate_series(1, %(messages)s)
+"""
+
+
 def idle(plan: Plan) -> Samples:
     """Compare an idle worker with a bare LISTEN loop, one after the other."""
     execute("TRUNCATE django_outbox_message")
     samples = plan.size(SAMPLES)
-    with _pipe() as (reader, writer), worker("--queue=latency", pipe=writer):
+    with pipe() as (reader, writer), worker("--queue=latency", pipe=writer):
         ours = sorted(delays("latency", samples, reader))
-    with _pipe() as (reader, writer), bare_loop(writer, reader):
+    with pipe() as (reader, writer), bare_loop(writer, reader):
         bare = sorted(delays("bare", samples, reader))
     return {
         "p50, ms": [median(ours)],
@@ -58,16 +73,6 @@ def bare_loop(writer: int, reader: IO[str]) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _pipe() -> Iterator[tuple[IO[str], int]]:
-    reader, writer = os.pipe()
-    try:
-        with os.fdopen(reader) as lines:
-            yield lines, writer
-    finally:
-        os.close(writer)
-
-
 def median(values: list[float]) -> float:
     """Return the median."""
     return statistics.median(values)
@@ -78,6 +83,42 @@ def p99(values: list[float]) -> float:
     return values[int(len(values) * 0.99)]
 
 
+def loaded(plan: Plan) -> Samples:
+    """Measure latency while messages of another queue keep coming."""
+    execute("TRUNCATE django_outbox_message")
+    with pipe() as (reader, writer), worker(pipe=writer), load():
+        found = sorted(delays("latency", plan.size(SAMPLES), reader))
+    return {"p50, ms": [median(found)], "p99, ms": [p99(found)]}
+
+
+@contextmanager
+def load() -> Iterator[None]:
+    """Publish messages for the empty handler until the block ends, from a thread."""
+    stopped = threading.Event()
+
+    def publish() -> None:
+        with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as connection:
+            while not stopped.wait(LOAD_EVERY):
+                with connection.transaction():
+                    connection.execute(LOAD, {"payload": f'"{PAYLOAD}"', "messages": LOAD_MESSAGES})
+                    connection.execute("NOTIFY django_outbox, 'empty'")
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
 SCENARIOS = [
-    Scenario("latency/idle", "commit to handler on an idle worker, and on a bare LISTEN loop", idle)
+    Scenario(
+        "latency/idle", "commit to handler on an idle worker, and on a bare LISTEN loop", idle
+    ),
+    Scenario(
+        "latency/loaded",
+        f"the same under {LOAD_MESSAGES / LOAD_EVERY:,.0f} messages a second in another queue",
+        loaded,
+    ),
 ]
