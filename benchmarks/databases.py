@@ -33,6 +33,12 @@ class Databases:
         with psycopg.connect(self._server_url) as session:
             return (session.info.parameter_status("server_version") or "").split()[0]
 
+    def set_up_server(self, statement: str) -> None:
+        """Run a statement that is about the whole server, and have it heeded."""
+        with psycopg.connect(self._server_url, autocommit=True) as session:
+            session.execute(statement.encode())
+            session.execute("SELECT pg_reload_conf()")
+
     @contextmanager
     def migrated(self) -> Iterator[None]:
         """Have a database with the tables to copy from, until the block ends."""
