@@ -532,12 +532,14 @@ def flow(made: Databases, sizes: Sizes, queue_count: int) -> Iterator[dict[str, 
         with made.fresh() as url, connect(url) as watching:
             prepare(watching)
             watching.execute("CHECKPOINT")
-            fill(watching, queues, sizes.flow, due="-1 hour", tables=[design.table])
+            with connect(url) as session:
+                fill(session, queues, sizes.flow, due="-1 hour", tables=[design.table])
+            wait_for_statistics(watching, design.table, "n_tup_ins", sizes.flow)
             with connect(url) as session:
                 consumer = Consumer(design, session, queues)
                 before = watching.execute(WAL.encode()).fetchone()
                 seconds = sum(sum(consumer.consume(LIMIT)) for _ in range(sizes.flow // LIMIT))
-            wait_for_statistics(watching, design.table, sizes.flow)
+            wait_for_statistics(watching, design.table, "n_tup_del", sizes.flow)
             after = watching.execute(WAL.encode()).fetchone()
             hot = watching.execute(HOT.encode(), [design.table]).fetchone()
         assert before is not None
@@ -555,12 +557,16 @@ def flow(made: Databases, sizes: Sizes, queue_count: int) -> Iterator[dict[str, 
         }
 
 
-def wait_for_statistics(session: psycopg.Connection[Any], table: str, deleted: int) -> None:
-    """Return when a session that has ended has reported what it did."""
-    counted = "SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = %s"
+def wait_for_statistics(
+    session: psycopg.Connection[Any], table: str, column: str, count: int
+) -> None:
+    """Return when a session that has ended has reported so many rows."""
+    counted = SQL("SELECT {} FROM pg_stat_user_tables WHERE relname = %s").format(
+        Identifier(column)
+    )
     deadline = time.monotonic() + 10
-    while session.execute(counted.encode(), [table]).fetchone() != (deleted,):
-        assert time.monotonic() < deadline, "no statistics"
+    while session.execute(counted, [table]).fetchone() != (count,):
+        assert time.monotonic() < deadline, f"The statistics of {table} do not tell."
         time.sleep(0.01)
 
 
