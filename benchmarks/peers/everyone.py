@@ -1,0 +1,13 @@
+"""All that are compared, by name, in the order of the table."""
+
+from __future__ import annotations
+
+from benchmarks.peers.of.faststream import FaststreamOutbox
+from benchmarks.peers.of.hand_written import HandWritten
+from benchmarks.peers.of.ours import DjangoOutbox
+from benchmarks.peers.peer import Peer
+
+OURS = DjangoOutbox.name
+PEERS: dict[str, type[Peer]] = {
+    peer.name: peer for peer in (DjangoOutbox, HandWritten, FaststreamOutbox)
+}
