@@ -62,7 +62,7 @@ EXPECTED = {
                 "((lease_token IS NOT NULL) AND (lease_expires_at IS NOT NULL))))"
             )
         },
-        options={"fillfactor": "50"},
+        options={"fillfactor": "40"},
     ),
     "django_outbox_dead_letter": Table(
         columns={

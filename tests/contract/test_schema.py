@@ -126,13 +126,13 @@ DRIFTS = {
     "another storage option": (
         f"ALTER TABLE {MESSAGE} SET (fillfactor = 100)",
         (
-            "The storage option fillfactor of django_outbox_message is 100 instead of 50. Mend it "
-            "with: ALTER TABLE django_outbox_message SET (fillfactor = 50);"
+            "The storage option fillfactor of django_outbox_message is 100 instead of 40. Mend it "
+            "with: ALTER TABLE django_outbox_message SET (fillfactor = 40);"
         ),
     ),
     "a storage option that is not set": (
         f"ALTER TABLE {MESSAGE} RESET (fillfactor)",
-        "The storage option fillfactor of django_outbox_message is not set instead of 50.",
+        "The storage option fillfactor of django_outbox_message is not set instead of 40.",
     ),
     "an index on a column of the lease": (
         f"CREATE INDEX theirs ON {MESSAGE} (leased_by)",
@@ -266,8 +266,8 @@ def test_outbox_check_prints_json_for_machines() -> None:
         "differences": [
             {
                 "what": "The storage option fillfactor of django_outbox_message is 70 instead of "
-                "50.",
-                "mend": "ALTER TABLE django_outbox_message SET (fillfactor = 50);",
+                "40.",
+                "mend": "ALTER TABLE django_outbox_message SET (fillfactor = 40);",
             }
         ],
     }
