@@ -215,7 +215,7 @@ TABLES = ("two_indexes", OURS)
 
 def main() -> None:
     options = parsed()
-    sizes = Sizes().divided(50) if options.small else Sizes()
+    sizes = Sizes().divided(50 if options.small else options.part)
     with databases(postgres=options.postgres, server=options.server) as made:
         found = {"PostgreSQL": made.version, "sizes": vars(sizes)}
         for name in options.case:
@@ -239,6 +239,7 @@ def parsed() -> argparse.Namespace:
     where.add_argument("--server", metavar="URL", help="a server to make databases on, instead")
     parser.add_argument("--case", action="append", metavar="|".join(CASES), help="default: all")
     parser.add_argument("--queues", type=int, action="append", metavar="N", help="default: 1, 5")
+    parser.add_argument("--part", type=int, default=1, metavar="N", help="an N-th of the messages")
     parser.add_argument("--small", action="store_true", help="a fiftieth of the messages")
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
     options = parser.parse_args()
@@ -393,8 +394,8 @@ def explain(session: psycopg.Connection[Any], claim: Claim, *, generic: bool) ->
 def sql_type(value: Any) -> str:
     """Return the type that a value of a claim has in SQL."""
     if isinstance(value, list):
-        return f"{sql_type(value[0])}[]"
-    return {str: "text", float: "float8", int: "bigint", UUID: "uuid"}[type(value)]
+        return "text[]" if isinstance(value[0], str) else f"{sql_type(value[0])}[]"
+    return {str: "unknown", float: "float8", int: "bigint", UUID: "uuid"}[type(value)]
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -576,7 +577,7 @@ TENTHS = 10
 def pinned(made: Databases, sizes: Sizes, queue_count: int) -> Iterator[dict[str, Any]]:
     """Claim and complete while a snapshot from before keeps vacuum from removing anything."""
     queues = names(queue_count)
-    limit = max(LIMIT, sizes.pinned // 250)
+    limit = max(LIMIT, min(1_000, sizes.pinned // 50))
     for design in DESIGNS:
         with made.fresh() as url, connect(url) as session:
             prepare(session)

@@ -41,7 +41,9 @@ def _set(group: str, *options: str, payload: int = 256) -> tuple[Variant, ...]:
 
 
 VARIANTS = (
-    *_set("fillfactor", *(f"fillfactor = {percent}" for percent in (40, 50, 60, 70, 80, 90, 100))),
+    *_set(
+        "fillfactor", *(f"fillfactor = {percent}" for percent in (40, 45, 50, 60, 70, 80, 90, 100))
+    ),
     *(
         Variant("index", f"claim index {percent}", f"{CLAIM_INDEX} SET (fillfactor = {percent})")
         for percent in (50, 70, 90, 100)
@@ -191,7 +193,9 @@ def pass_through(session: psycopg.Connection[Any], payload: bytes, messages: int
     for _ in range(messages // AT_ONCE):
         publish(session, payload, AT_ONCE)
         with session.cursor(binary=True) as cursor:
-            claimed = claim(cursor, [lane], limit=AT_ONCE, worker_id="benchmark")
+            claimed = claim(
+                cursor, [lane], limit=AT_ONCE, worker_id="web-7d9f4c8b5-x2k4q-1-a1b2c3d4"
+            )
             assert complete(cursor, [row.lease for row in claimed])
         lane = lane._replace(low_at=claimed[-1].due_at, low_id=claimed[-1].id)
     return time.perf_counter() - began

@@ -44,8 +44,8 @@ def explain(statement: str, params: dict[str, Any], *, generic: bool = False) ->
 
 def _type(value: Any) -> str:
     if isinstance(value, list):
-        return f"{_type(value[0])}[]"
-    return {str: "text", float: "float8", int: "bigint", UUID: "uuid"}[type(value)]
+        return "text[]" if isinstance(value[0], str) else f"{_type(value[0])}[]"
+    return {str: "unknown", float: "float8", int: "bigint", UUID: "uuid"}[type(value)]
 
 
 def explain_claim(lanes: list[Lane], *, generic: bool = False) -> Plan:
