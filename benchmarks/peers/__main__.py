@@ -69,7 +69,10 @@ def measured(url: str, options: argparse.Namespace) -> Figures:
             publish(measurers, options.messages, figures)
         for measurer in measurers:
             if measurer.peer.listener is not None and options.samples:
-                figures.delays[measurer.peer.name] = measurer.latency(options.samples)
+                try:
+                    figures.delays[measurer.peer.name] = measurer.latency(options.samples)
+                except Stuck as error:
+                    figures.failed.append(str(error))
     return figures
 
 

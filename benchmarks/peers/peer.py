@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -67,3 +67,9 @@ ONE = "in one transaction"
 EACH = "each in its own"
 MANY = "many at once"
 WAYS = (ONE, EACH, MANY)
+
+
+def chunks(messages: int, at_once: int) -> Iterator[int]:
+    """Yield how many to publish by each statement, until all are published."""
+    for begun in range(0, messages, at_once):
+        yield min(at_once, messages - begun)

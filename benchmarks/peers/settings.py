@@ -14,3 +14,6 @@ INSTALLED_APPS = os.environ.get("PEERS_APPS", "django_outbox benchmarks.peers").
 SECRET_KEY = "peers"
 USE_TZ = True
 DEBUG = False
+TASKS = {"default": {"BACKEND": "django_tasks_db.DatabaseBackend"}}
+if "django_tasks_db" in INSTALLED_APPS:
+    DATABASES["default"]["CONN_MAX_AGE"] = None  # It would connect anew for each task.

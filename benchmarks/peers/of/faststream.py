@@ -12,7 +12,7 @@ from typing import Any
 from psycopg.conninfo import conninfo_to_dict
 
 from benchmarks.peers import marks
-from benchmarks.peers.peer import BODY, EACH, MANY, ONE, Consumer, Peer
+from benchmarks.peers.peer import BODY, EACH, MANY, ONE, Consumer, Peer, chunks
 
 QUEUE = "peers"
 AT_ONCE = 1000
@@ -132,8 +132,8 @@ async def _publish_each(broker: Any, connection: Any, messages: int) -> None:
 
 async def _publish_many(broker: Any, connection: Any, messages: int) -> None:
     async with connection.begin():
-        for _ in range(messages // AT_ONCE):
-            await broker.publish_batch(*[BODY] * AT_ONCE, queue=QUEUE, session=connection)
+        for size in chunks(messages, AT_ONCE):
+            await broker.publish_batch(*[BODY] * size, queue=QUEUE, session=connection)
 
 
 _WAYS = {ONE: _publish_one, EACH: _publish_each, MANY: _publish_many}

@@ -16,7 +16,7 @@ from uuid import uuid4
 import psycopg
 
 from benchmarks.peers import marks
-from benchmarks.peers.peer import EACH, ENCODED, MANY, ONE, Consumer, Peer
+from benchmarks.peers.peer import EACH, ENCODED, MANY, ONE, Consumer, Peer, chunks
 
 TABLE = """
 CREATE TABLE hand_written (
@@ -116,8 +116,8 @@ def work(connection: psycopg.Connection[Any], batch: int) -> int:
 
 def insert(connection: psycopg.Connection[Any], messages: int, at_once: int) -> None:
     """Insert so many messages, so many a statement."""
-    for _ in range(messages // at_once):
+    for size in chunks(messages, at_once):
         if at_once == 1:
             connection.execute(INSERT, [ENCODED])
         else:
-            connection.execute(INSERT_MANY, [[ENCODED] * at_once])
+            connection.execute(INSERT_MANY, [[ENCODED] * size])

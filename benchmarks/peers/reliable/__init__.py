@@ -1,0 +1,1 @@
+"""The app whose handler django-reliable-outbox finds by itself."""
