@@ -6,6 +6,7 @@ Nothing here touches a database that it has not created, and all are dropped in 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -74,6 +75,7 @@ def databases(*, postgres: int, server: str | None) -> Iterator[Databases]:
 
     If the server cannot be reached, say so in a line and exit with 2.
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that databases are dropped
     with ExitStack() as stack:
         url = server or stack.enter_context(start_temporary(postgres)).url
         made = Databases(url)
