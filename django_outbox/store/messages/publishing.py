@@ -3,6 +3,9 @@
 The deadline is taken once in each statement, from `clock_timestamp()`: `now()` stands still inside
 the caller's transaction. Durations come as seconds, since an interval of days would follow the
 session's time zone through a change to or from summer time.
+
+Django's cursor prepares nothing, so that PostgreSQL parses and plans each statement anew: for one
+message that is much of the work. So the statement that most messages take is the shortest.
 """
 
 from __future__ import annotations
@@ -14,123 +17,90 @@ from datetime import timedelta
 from ...messages import Draft
 from .. import Cursor
 
-INSERT = """
-WITH stored AS (
-    INSERT INTO django_outbox_message
-        (queue, payload, headers, correlation_id, ref, max_attempts, next_attempt_at, expires_at)
-    SELECT
-        %(queue)s, %(body)s, %(headers)s::jsonb, %(correlation_id)s, %(ref)s,
-        %(max_attempts)s::integer,
-        deadline.at, deadline.at + %(expires_in)s::float8 * interval '1 second'
-    FROM (
-        SELECT LEAST(
-            COALESCE(
-                %(activate_at)s::timestamptz,
-                clock_timestamp() + %(activate_in)s * interval '1 second'
-            ),
-            '9999-12-31 23:59:59.999999Z'
-        ) AS at
-    ) AS deadline
-    RETURNING id, queue, next_attempt_at
-)
-SELECT
-    id,
-    CASE WHEN %(notify)s AND next_attempt_at <= clock_timestamp()
-        THEN pg_notify('django_outbox', queue)
-    END
-FROM stored
-"""
+# One of the moment and the delay is NULL, which LEAST passes over.
+DEADLINE = """LEAST(
+        %(activate_at)s::timestamptz,
+        clock_timestamp() + %(activate_in)s::float8 * interval '1 second',
+        '9999-12-31 23:59:59.999999Z'
+    )"""
 
-INSERT_TIMER = """
-WITH stored AS (
-    INSERT INTO django_outbox_message
-        (queue, payload, headers, correlation_id, ref, timer_id, max_attempts,
-         next_attempt_at, expires_at)
-    SELECT
-        %(queue)s, %(body)s, %(headers)s::jsonb, %(correlation_id)s, %(ref)s, %(timer_id)s,
-        %(max_attempts)s::integer,
-        deadline.at, deadline.at + %(expires_in)s::float8 * interval '1 second'
-    FROM (
-        SELECT LEAST(
-            COALESCE(
-                %(activate_at)s::timestamptz,
-                clock_timestamp() + %(activate_in)s * interval '1 second'
-            ),
-            '9999-12-31 23:59:59.999999Z'
-        ) AS at
-    ) AS deadline
-    ON CONFLICT (queue, timer_id) WHERE timer_id IS NOT NULL DO NOTHING
-    RETURNING id, queue, next_attempt_at
-)
-SELECT
-    id,
+RETURNING = """RETURNING id,
     CASE WHEN %(notify)s AND next_attempt_at <= clock_timestamp()
         THEN pg_notify('django_outbox', queue)
-    END
-FROM stored
-"""
+    END"""
+
+INSERT = f"""
+INSERT INTO django_outbox_message
+    (queue, payload, headers, correlation_id, ref, max_attempts, next_attempt_at)
+VALUES (
+    %(queue)s, %(body)s, %(headers)s::jsonb, %(correlation_id)s, %(ref)s,
+    %(max_attempts)s::integer, {DEADLINE}
+)
+{RETURNING}
+"""  # noqa: S608 - joined once, of constants
+
+# A message that expires, or a timer. The expiry counts from the deadline, which must be taken once.
+INSERT_UNLESS_THERE = f"""
+INSERT INTO django_outbox_message
+    (queue, payload, headers, correlation_id, ref, timer_id, max_attempts,
+     next_attempt_at, expires_at)
+SELECT
+    %(queue)s, %(body)s, %(headers)s::jsonb, %(correlation_id)s, %(ref)s, %(timer_id)s,
+    %(max_attempts)s::integer,
+    deadline.at, deadline.at + %(expires_in)s::float8 * interval '1 second'
+FROM (SELECT {DEADLINE}) AS deadline (at)
+ON CONFLICT (queue, timer_id) WHERE timer_id IS NOT NULL DO NOTHING
+{RETURNING}
+"""  # noqa: S608 - joined once, of constants
 
 # A pending timer takes the new deadline, and with it the new content and a fresh start, when it is
 # to be replaced or when the new deadline is strictly later. A leased one is left to its worker.
 # Only the choice between the two versions knows whether anything changed, so a timer that was moved
 # is notified of there; a row that was inserted has no xmax.
-MOVE_TIMER = """
-WITH stored AS (
-    INSERT INTO django_outbox_message AS live
-        (queue, payload, headers, correlation_id, ref, timer_id, max_attempts,
-         next_attempt_at, expires_at)
-    SELECT
-        %(queue)s, %(body)s, %(headers)s::jsonb, %(correlation_id)s, %(ref)s, %(timer_id)s,
-        %(max_attempts)s::integer,
-        deadline.at, deadline.at + %(expires_in)s::float8 * interval '1 second'
-    FROM (
-        SELECT LEAST(
-            COALESCE(
-                %(activate_at)s::timestamptz,
-                clock_timestamp() + %(activate_in)s * interval '1 second'
-            ),
-            '9999-12-31 23:59:59.999999Z'
-        ) AS at
-    ) AS deadline
-    ON CONFLICT (queue, timer_id) WHERE timer_id IS NOT NULL DO UPDATE SET
-        (payload, headers, correlation_id, ref, max_attempts, next_attempt_at, expires_at,
-         attempts_count, first_attempt_at, last_attempt_at, last_error) = (
-            SELECT
-                version.payload, version.headers, version.correlation_id, version.ref,
-                version.max_attempts,
-                version.next_attempt_at, version.expires_at, version.attempts_count,
-                version.first_attempt_at, version.last_attempt_at, version.last_error
-            FROM (VALUES
-                (true, excluded.payload, excluded.headers, excluded.correlation_id, excluded.ref,
-                 excluded.max_attempts, excluded.next_attempt_at, excluded.expires_at,
-                 0, NULL, NULL, NULL),
-                (false, live.payload, live.headers, live.correlation_id, live.ref,
-                 live.max_attempts, live.next_attempt_at, live.expires_at,
-                 live.attempts_count, live.first_attempt_at, live.last_attempt_at,
-                 live.last_error)
-            ) AS version
-                (is_new, payload, headers, correlation_id, ref, max_attempts, next_attempt_at,
-                 expires_at, attempts_count, first_attempt_at, last_attempt_at, last_error)
-            WHERE CASE
-                WHEN version.is_new
-                    <> (%(replace)s OR excluded.next_attempt_at > live.next_attempt_at)
-                THEN false
-                WHEN version.is_new AND %(notify)s
-                    AND excluded.next_attempt_at <= clock_timestamp()
-                THEN pg_notify('django_outbox', live.queue) IS NOT NULL
-                ELSE true
-            END
-        )
-    WHERE live.lease_token IS NULL
-    RETURNING live.id, live.queue, live.next_attempt_at, live.xmax = 0 AS is_inserted
-)
+MOVE_TIMER = f"""
+INSERT INTO django_outbox_message AS live
+    (queue, payload, headers, correlation_id, ref, timer_id, max_attempts,
+     next_attempt_at, expires_at)
 SELECT
-    id,
-    CASE WHEN %(notify)s AND is_inserted AND next_attempt_at <= clock_timestamp()
-        THEN pg_notify('django_outbox', queue)
+    %(queue)s, %(body)s, %(headers)s::jsonb, %(correlation_id)s, %(ref)s, %(timer_id)s,
+    %(max_attempts)s::integer,
+    deadline.at, deadline.at + %(expires_in)s::float8 * interval '1 second'
+FROM (SELECT {DEADLINE}) AS deadline (at)
+ON CONFLICT (queue, timer_id) WHERE timer_id IS NOT NULL DO UPDATE SET
+    (payload, headers, correlation_id, ref, max_attempts, next_attempt_at, expires_at,
+     attempts_count, first_attempt_at, last_attempt_at, last_error) = (
+        SELECT
+            version.payload, version.headers, version.correlation_id, version.ref,
+            version.max_attempts,
+            version.next_attempt_at, version.expires_at, version.attempts_count,
+            version.first_attempt_at, version.last_attempt_at, version.last_error
+        FROM (VALUES
+            (true, excluded.payload, excluded.headers, excluded.correlation_id, excluded.ref,
+             excluded.max_attempts, excluded.next_attempt_at, excluded.expires_at,
+             0, NULL, NULL, NULL),
+            (false, live.payload, live.headers, live.correlation_id, live.ref,
+             live.max_attempts, live.next_attempt_at, live.expires_at,
+             live.attempts_count, live.first_attempt_at, live.last_attempt_at,
+             live.last_error)
+        ) AS version
+            (is_new, payload, headers, correlation_id, ref, max_attempts, next_attempt_at,
+             expires_at, attempts_count, first_attempt_at, last_attempt_at, last_error)
+        WHERE CASE
+            WHEN version.is_new
+                <> (%(replace)s OR excluded.next_attempt_at > live.next_attempt_at)
+            THEN false
+            WHEN version.is_new AND %(notify)s
+                AND excluded.next_attempt_at <= clock_timestamp()
+            THEN pg_notify('django_outbox', live.queue) IS NOT NULL
+            ELSE true
+        END
+    )
+WHERE live.lease_token IS NULL
+RETURNING live.id,
+    CASE WHEN %(notify)s AND live.xmax = 0 AND live.next_attempt_at <= clock_timestamp()
+        THEN pg_notify('django_outbox', live.queue)
     END
-FROM stored
-"""
+"""  # noqa: S608 - joined once, of constants
 
 
 def insert(cursor: Cursor, draft: Draft, *, notify: bool) -> int | None:
@@ -144,21 +114,22 @@ def insert(cursor: Cursor, draft: Draft, *, notify: bool) -> int | None:
         "timer_id": draft.timer_id,
         "max_attempts": draft.max_attempts,
         "activate_at": draft.activate_at,
-        "activate_in": draft.activate_in.total_seconds(),
+        "activate_in": _delay(draft),
         "expires_in": _seconds(draft.expires_in),
         "notify": notify,
     }
-    if draft.timer_id is None:
-        cursor.execute(INSERT, params)
-    elif draft.timer_conflict == "ignore":
-        cursor.execute(INSERT_TIMER, params)
-    else:
+    if draft.timer_conflict != "ignore":
         cursor.execute(MOVE_TIMER, {**params, "replace": draft.timer_conflict == "replace"})
+    elif draft.timer_id is None and draft.expires_in is None:
+        cursor.execute(INSERT, params)
+    else:
+        cursor.execute(INSERT_UNLESS_THERE, params)
     row = cursor.fetchone()
     return None if row is None else row[0]
 
 
-INSERT_MANY = """
+# The texts come as JSON, as psycopg writes each item of an array in Python.
+INSERT_MANY = f"""
 WITH stored AS (
     INSERT INTO django_outbox_message
         (queue, payload, headers, correlation_id, max_attempts, next_attempt_at, expires_at)
@@ -166,17 +137,12 @@ WITH stored AS (
         %(queue)s, draft.body, draft.headers::jsonb, draft.correlation_id,
         %(max_attempts)s::integer,
         deadline.at, deadline.at + %(expires_in)s::float8 * interval '1 second'
-    FROM (
-        SELECT LEAST(
-            COALESCE(
-                %(activate_at)s::timestamptz,
-                clock_timestamp() + %(activate_in)s * interval '1 second'
-            ),
-            '9999-12-31 23:59:59.999999Z'
-        ) AS at
-    ) AS deadline
-    CROSS JOIN unnest(%(bodies)s::bytea[], %(headers)s::text[], %(correlation_ids)s::text[])
-        WITH ORDINALITY AS draft (body, headers, correlation_id, position)
+    FROM (SELECT {DEADLINE}) AS deadline (at)
+    CROSS JOIN ROWS FROM (
+        unnest(%(bodies)s::bytea[]),
+        json_array_elements(%(headers)s::json),
+        json_array_elements_text(%(correlation_ids)s::json)
+    ) WITH ORDINALITY AS draft (body, headers, correlation_id, position)
     ORDER BY draft.position
     RETURNING id, next_attempt_at
 ),
@@ -187,7 +153,7 @@ announced AS MATERIALIZED (
     LIMIT 1
 )
 SELECT id, (SELECT count(*) FROM announced) FROM stored ORDER BY id
-"""
+"""  # noqa: S608 - joined once, of constants
 
 
 def insert_many(cursor: Cursor, drafts: Sequence[Draft], *, notify: bool) -> list[int]:
@@ -199,11 +165,11 @@ def insert_many(cursor: Cursor, drafts: Sequence[Draft], *, notify: bool) -> lis
             "queue": common.queue,
             "max_attempts": common.max_attempts,
             "activate_at": common.activate_at,
-            "activate_in": common.activate_in.total_seconds(),
+            "activate_in": _delay(common),
             "expires_in": _seconds(common.expires_in),
             "bodies": [draft.body for draft in drafts],
-            "headers": [json.dumps(draft.headers) for draft in drafts],
-            "correlation_ids": [draft.correlation_id for draft in drafts],
+            "headers": json.dumps([draft.headers for draft in drafts]),
+            "correlation_ids": json.dumps([draft.correlation_id for draft in drafts]),
             "notify": notify,
         },
     )
@@ -221,6 +187,10 @@ def cancel_timer(cursor: Cursor, *, queue: str, timer_id: str) -> bool:
     """Delete the timer unless it is leased; tell whether there was one."""
     cursor.execute(CANCEL_TIMER, {"queue": queue, "timer_id": timer_id})
     return cursor.fetchone() is not None
+
+
+def _delay(draft: Draft) -> float | None:
+    return None if draft.activate_at else draft.activate_in.total_seconds()
 
 
 def _seconds(duration: timedelta | None) -> float | None:
