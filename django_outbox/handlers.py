@@ -80,6 +80,8 @@ class Handler:
     def __call__(self, message: Message[Any]) -> list[OutboxResponse]:
         """Run the function, a coroutine too, and return what it wants published."""
         result = self.function(message)
+        if result is None:
+            return []
         if inspect.isawaitable(result):
             result = async_to_sync(_await_within)(result, self.timeout)
         return _responses(result)

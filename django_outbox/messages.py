@@ -5,6 +5,7 @@ None of them shows its payload in its repr, so none can leak one into a log.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Mapping
@@ -79,11 +80,11 @@ class Lease(NamedTuple):
     """A worker's hold on a message: whoever has the token may settle it."""
 
     id: int
-    token: UUID
+    token: str
 
 
 class Claimed(NamedTuple):
-    """A row as the claim returns it, in the order of its RETURNING list.
+    """A row as the claim returns it, in the order of its RETURNING list; then its lane and token.
 
     Moments come as seconds, not datetimes, so that no value that somebody wrote into the table by
     hand can fail to load and stop the claim for all others.
@@ -91,7 +92,6 @@ class Claimed(NamedTuple):
 
     id: int
     message_id: UUID
-    queue: str
     body: bytes
     headers: str
     correlation_id: str
@@ -104,7 +104,8 @@ class Claimed(NamedTuple):
     expired: bool
     due_at: float
     rank: int
-    lease_token: UUID
+    queue: str
+    lease_token: str
 
     @property
     def lease(self) -> Lease:
@@ -121,6 +122,12 @@ class Claimed(NamedTuple):
 
 def parse_headers(text: str) -> dict[str, str]:
     """Return stored headers; raise `InvalidPayload` if they are not str → str."""
+    return dict(_parse_headers(text))
+
+
+@functools.lru_cache(maxsize=64)
+def _parse_headers(text: str) -> Mapping[str, str]:
+    """Parse headers once for all messages that have the same, as most of a queue do."""
     try:
         headers = json.loads(text)
     except (ValueError, RecursionError):  # jsonb holds numbers and nesting that Python does not
@@ -206,6 +213,11 @@ def content_type(headers: Mapping[str, str]) -> str:
 
 def moment(epoch: float | Decimal) -> datetime:
     """Return seconds since 1970 as an aware UTC datetime, at the ends of the calendar if beyond."""
+    try:
+        if isinstance(epoch, float):
+            return datetime.fromtimestamp(epoch, UTC)
+    except (ValueError, OverflowError, OSError):
+        pass  # not every platform's C library knows moments before 1970
     try:
         return _EPOCH + timedelta(microseconds=round(epoch * 1_000_000))
     except (ValueError, OverflowError):

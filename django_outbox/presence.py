@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 from uuid import uuid4
 
-from .messages import Again, Bury, Done, Outcome
+from .messages import Again, Bury, Done
 from .store import workers as store
 
 logger = logging.getLogger("django_outbox")
@@ -52,10 +52,10 @@ class Presence:
         self._concurrency = concurrency
         self._ended: Counter[tuple[str, str]] = Counter()
 
-    def note(self, queue: str, outcome: Outcome) -> None:
-        """Count how a delivery has ended."""
-        if (column := _COLUMNS.get(type(outcome))) is not None:
-            self._ended[queue, column] += 1
+    def note(self, queue: str, kind: type, number: int) -> None:
+        """Count so many deliveries that have ended with this kind of outcome."""
+        if (column := _COLUMNS.get(kind)) is not None:
+            self._ended[queue, column] += number
 
     def beat(self, execute: Execute, *, running: int = 0) -> None:
         """Write what there is to say, if it is time to.

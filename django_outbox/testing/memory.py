@@ -34,7 +34,7 @@ class _Row:
     first_attempt_at: float | None = None
     last_attempt_at: float | None = None
     last_error: str | None = None
-    lease_token: UUID | None = None
+    lease_token: str | None = None
     lease_expires_at: float = 0.0
     leased_by: str | None = None
 
@@ -204,7 +204,7 @@ class MemoryStorage(Storage):
         self, row: _Row, lane: Lane, worker_id: str, *, rank: int, ahead: float = 0.0
     ) -> Claimed:
         now = time.time()
-        row.lease_token = uuid4()
+        row.lease_token = str(uuid4())
         row.lease_expires_at = now + lane.lease_ttl
         row.leased_by = worker_id
         row.deliveries_count += 1

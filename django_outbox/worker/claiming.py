@@ -99,6 +99,7 @@ class Claims:
             self._window.swept(began=now)
             self._sweep_by = NEVER
         self._window.advance(claimed)
+        self.pace.note_sizes([len(row.body) for row in claimed])
         self._claimed += len(claimed)
         self._note_what_is_left(began=now, full=len(claimed) == limit, swept=sweep)
         return claimed
@@ -158,7 +159,7 @@ class Claims:
             waiting=waiting,
             limit=limit,
         )
-        return 0 if waiting and room < self._options.batch_size // 2 else max(0, room)
+        return 0 if waiting and room < min(waiting, self._options.batch_size // 2) else max(0, room)
 
     @property
     def _looks_ahead(self) -> bool:

@@ -55,7 +55,6 @@ def deliver(delivery: Delivery) -> Outcome:
 
 
 def _handle(delivery: Delivery, message: Message[Any]) -> Outcome:
-    delivery.depth = delivery.storage.depth
     if delivery.handler.atomic:
         return _handle_atomically(delivery, message)
     responses = _call(delivery, message)

@@ -37,6 +37,7 @@ def deliver_claimed(
 ) -> Outcome:
     """Deliver a claimed message, write its outcome, and return it."""
     delivery = Delivery(claimed, handler, storage=storage, claimed_at=time.monotonic())
+    delivery.depth = storage.depth
     delivery.started_at = time.monotonic()
     with storage.sheltered():
         outcome = deliver(delivery)

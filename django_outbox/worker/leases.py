@@ -64,11 +64,12 @@ class Leases:
         """Whether a handler waits for a renewal."""
         return bool(self._heartbeats)
 
-    def take(self, delivery: Delivery) -> None:
-        """Hold the lease of a message that has just been claimed."""
-        self._held[delivery] = None
-        self._next_renewal = min(self._next_renewal, delivery.renew_at)
-        self._has_timeouts |= delivery.handler.timeout is not None
+    def take(self, deliveries: Iterable[Delivery]) -> None:
+        """Hold the leases of messages that have just been claimed."""
+        for delivery in deliveries:
+            self._held[delivery] = None
+            self._next_renewal = min(self._next_renewal, delivery.renew_at)
+            self._has_timeouts |= delivery.handler.timeout is not None
 
     def drop(self, deliveries: Iterable[Delivery]) -> None:
         """Hold these no longer; they are settled or lost."""

@@ -150,16 +150,18 @@ class Worker:
 
     def _claim(self) -> None:
         claimed_at = time.monotonic()
-        for row in self._claims.claim(idle=not self._leases):
-            delivery = Delivery(
+        deliveries = [
+            Delivery(
                 row,
                 self._handlers[row.queue],
                 storage=self._storage,
                 claimed_at=claimed_at,
                 request_renewal=self._leases.request_renewal,
             )
-            self._leases.take(delivery)
-            self._pool.submit(delivery)
+            for row in self._claims.claim(idle=not self._leases)
+        ]
+        self._leases.take(deliveries)
+        self._pool.submit(deliveries)
 
     def _release(self, deliveries: Iterable[Delivery]) -> None:
         """Let other workers have what no thread has started."""

@@ -12,7 +12,7 @@ class Options:
     using: str
     worker_id: str
     concurrency: int = 8
-    batch_size: int = 100
+    batch_size: int = 500
     strict: bool = False
     drain: bool = False
     max_messages: int | None = None

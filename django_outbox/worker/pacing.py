@@ -1,16 +1,22 @@
-"""How much to claim ahead: no more than the threads are expected to start within a second."""
+"""How much to claim ahead: what threads can start within a second, and memory has room for."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 AHEAD_SECONDS = 1.0
+CLAIM_BYTES = 16 * 1024 * 1024
+"""What the payloads of one claim should not exceed, going by those of the last."""
+
 _WEIGHT = 0.1
 
 
 class Pace:
-    """How long a message takes, lately, in seconds; None before the first has ended."""
+    """How long a message takes, lately, in seconds, and how large it is, in bytes."""
 
     def __init__(self) -> None:
-        self._average: float | None = None
+        self._average: float | None = None  # until the first has ended
+        self._size = 0.0
 
     def note(self, duration: float) -> None:
         """Take in the duration of a delivery that has ended."""
@@ -18,6 +24,11 @@ class Pace:
             self._average = duration
         else:
             self._average += _WEIGHT * (duration - self._average)
+
+    def note_sizes(self, sizes: Sequence[int]) -> None:
+        """Take in the payloads of one claim; small ones make it forget large ones slowly."""
+        if sizes:
+            self._size = max(sum(sizes) / len(sizes), self._size * (1 - _WEIGHT))
 
     def room(self, *, threads: int, running: list[float], waiting: int, limit: int) -> int:
         """Return how many messages to claim, `limit` at the most.
@@ -31,4 +42,5 @@ class Pace:
         if self._average is not None:
             dependable = free + sum(seconds < AHEAD_SECONDS for seconds in running)
             ahead = int(dependable * AHEAD_SECONDS / max(self._average, 1e-6))
+        limit = max(1, min(limit, int(CLAIM_BYTES / max(self._size, 1.0))))
         return min(free + ahead - waiting, 2 * limit - waiting, limit)

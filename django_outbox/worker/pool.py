@@ -11,7 +11,8 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from ..messages import Outcome, Release, is_settled
 from . import failures, sessions
@@ -26,7 +27,7 @@ IDLE_AFTER = 1.0
 SHORT = 0.001
 """Seconds; handlers that are quicker are told of in groups of up to `MOST_UNTOLD`."""
 
-MOST_UNTOLD = 50
+MOST_UNTOLD = 200
 
 PAUSE_AFTER_FAULT = 60.0
 """Seconds until a message is tried again that could not be delivered for no fault of its own."""
@@ -41,12 +42,16 @@ class Pool:
         self.size = size
         self._run = run
         self._wake = wake
-        self._jobs: queue.SimpleQueue[Delivery | Job | None] = queue.SimpleQueue()
-        # Both are dicts used as sets: their single operations are atomic between threads.
-        self._waiting: dict[Delivery, bool] = {}
+        # Single operations on deques and dicts are atomic between threads. `_running` is a dict
+        # used as a set.
+        self._waiting: deque[Delivery] = deque()
         self._running: dict[Delivery, bool] = {}
         self._ended: deque[tuple[Delivery, Outcome]] = deque()
+        self._jobs: deque[Job] = deque()
         self._open_jobs: dict[Job, bool] = {}
+        self._in_hand = 0  # waiting, running or ended; only the loop's thread changes it
+        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._is_stopping = False
         self._threads = [
             threading.Thread(target=self._work, name=f"outbox-{n}", daemon=True)
             for n in range(1, size + 1)
@@ -62,31 +67,37 @@ class Pool:
 
         They are daemons: one that is stuck in its handler does not keep the process alive.
         """
-        for _ in self._threads:
-            self._jobs.put(None)
+        self._is_stopping = True
+        self._call(self.size)
         deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def submit(self, delivery: Delivery) -> None:
-        """Queue a delivery."""
-        self._waiting[delivery] = True
-        self._jobs.put(delivery)
+    def submit(self, deliveries: Sequence[Delivery]) -> None:
+        """Queue deliveries."""
+        self._in_hand += len(deliveries)
+        self._waiting.extend(deliveries)
+        self._call(len(deliveries))
 
     def submit_job(self, job: Job) -> None:
         """Queue a job that is no delivery; `is_quiet` waits for it."""
         self._open_jobs[job] = True
-        self._jobs.put(job)
+        self._jobs.append(job)
+        self._call(1)
 
     def withdraw(self, delivery: Delivery) -> bool:
         """Tell whether the delivery had not been started; then it will not be."""
-        return self._waiting.pop(delivery, False)
+        try:
+            self._waiting.remove(delivery)
+        except ValueError:
+            return False
+        self._in_hand -= 1
+        return True
 
     def collect(self) -> list[tuple[Delivery, Outcome]]:
         """Return what has ended since the last call, in the order it ended."""
-        collected = []
-        while self._ended:
-            collected.append(self._ended.popleft())
+        collected = [self._ended.popleft() for _ in range(len(self._ended))]
+        self._in_hand -= len(collected)
         return collected
 
     @property
@@ -97,7 +108,9 @@ class Pool:
     @property
     def waiting(self) -> list[Delivery]:
         """The deliveries no thread has taken yet."""
-        return list(self._waiting.copy())
+        while True:
+            with suppress(RuntimeError):  # one was taken meanwhile
+                return list(self._waiting)
 
     @property
     def running(self) -> list[Delivery]:
@@ -115,31 +128,36 @@ class Pool:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing waits, runs, or has ended without being collected."""
-        return not (self._waiting or self._running or self._ended or self._open_jobs)
+        return not (self._in_hand or self._open_jobs)
+
+    def _call(self, number: int) -> None:
+        """Call so many threads to work; those that are busy look for more when they are done."""
+        for _ in range(min(number, self.size) - self._calls.qsize()):
+            self._calls.put(None)
 
     def _work(self) -> None:
         sessions.begin()
-        while (job := self._next()) is not None:
-            if isinstance(job, Delivery):
-                self._deliver(job)
-            else:
-                self._do(job)
+        while True:
+            try:
+                if self._jobs:
+                    self._do(self._jobs.popleft())
+                else:
+                    self._deliver(self._waiting.popleft())
+            except IndexError:  # another thread was quicker, or nothing is left
+                if self._is_stopping:
+                    break
+                self._await_call()
         _guarded(sessions.close_all)
 
-    def _next(self) -> Delivery | Job | None:
+    def _await_call(self) -> None:
         try:
-            return self._jobs.get(timeout=IDLE_AFTER)
+            self._calls.get(timeout=IDLE_AFTER)
         except queue.Empty:
             _guarded(sessions.close_idle)
-            return self._jobs.get()
+            self._calls.get()
 
     def _deliver(self, delivery: Delivery) -> None:
-        # Entered before it is taken from the waiting, so that it is at no moment in neither.
         self._running[delivery] = True
-        if not self._waiting.pop(delivery, False):
-            del self._running[delivery]
-            self._wake()
-            return
         outcome = self._outcome(delivery)
         delivery.ended_at = time.monotonic()
         _guarded(sessions.tidy)

@@ -7,6 +7,7 @@ payload. Receivers run in the handler threads, so that a slow one does not hold 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,15 +31,33 @@ class Reporter:
         self,
         worker_id: str,
         submit: Callable[[Callable[[], None]], None],
-        count: Callable[[str, Outcome], None] = lambda queue, outcome: None,
+        count: Callable[[str, type, int], None] = lambda queue, kind, number: None,
     ) -> None:
         self._worker_id = worker_id
         self._submit = submit
         self._count = count
 
+    def all_settled(self, ended: Sequence[tuple[Delivery, Outcome]]) -> None:
+        """Report outcomes of one kind that have been written."""
+        if not ended:
+            return
+        kind = type(ended[0][1])
+        queues = Counter([delivery.claimed.queue for delivery, _ in ended])
+        for queue, number in queues.items():
+            self._count(queue, kind, number)
+        if kind is Done and not self._tells_of_completions():
+            return
+        for delivery, outcome in ended:
+            self._tell(delivery, outcome)
+
     def settled(self, delivery: Delivery, outcome: Outcome) -> None:
         """Report an outcome that has been written."""
-        self._count(delivery.claimed.queue, outcome)
+        self.all_settled([(delivery, outcome)])
+
+    def _tells_of_completions(self) -> bool:
+        return bool(signals.message_completed.receivers) or logger.isEnabledFor(logging.DEBUG)
+
+    def _tell(self, delivery: Delivery, outcome: Outcome) -> None:
         match outcome:
             case Done():
                 self._send(signals.message_completed, delivery)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -170,11 +170,13 @@ def discard(connection: BaseDatabaseWrapper) -> None:
         _own.connections.remove(connection)
 
 
-def _used() -> Iterator[BaseDatabaseWrapper]:
-    known = getattr(_own, "connections", None)
-    for connection in connections.all(initialized_only=True) if known is None else list(known):
-        if connection.connection is not None:
-            yield connection
+def _used() -> list[BaseDatabaseWrapper]:
+    known: Sequence[BaseDatabaseWrapper] | None = getattr(_own, "connections", None)
+    if known is None:
+        known = connections.all(initialized_only=True)
+    if not known:
+        return []
+    return [connection for connection in known if connection.connection is not None]
 
 
 def _depth(connection: BaseDatabaseWrapper) -> int:

@@ -142,9 +142,10 @@ class Settler:
         except psycopg.Error as error:
             self._write_apart(kind, batch, open_ones, error, again=again)
         else:
-            done = [ended for ended in batch if ended[0].claimed.id in written]
-            for delivery, outcome in done:
-                self._reporter.settled(delivery, outcome)
+            done = batch
+            if len(written) < len(batch):
+                done = [ended for ended in batch if ended[0].claimed.id in written]
+            self._reporter.all_settled(done)
             self._finish(done, open_ones)
             self._look_at_missed(_except(batch, done), open_ones)
 
@@ -245,6 +246,8 @@ class Settler:
 
 
 def _except(some: Collection[Ended], others: Collection[Ended]) -> list[Ended]:
+    if some is others:
+        return []
     left_out = {id(delivery) for delivery, _ in others}
     return [ended for ended in some if id(ended[0]) not in left_out]
 
@@ -256,6 +259,8 @@ def _without_twins(pending: list[Ended]) -> list[Ended]:
     statement answers with ids.
     """
     batch: dict[int, Ended] = {}
+    if len(pending) <= BATCH and len({ended[0].claimed.id for ended in pending}) == len(pending):
+        return pending
     for ended in pending:
         batch.setdefault(ended[0].claimed.id, ended)
         if len(batch) == BATCH:

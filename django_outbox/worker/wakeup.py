@@ -7,6 +7,10 @@ import socket as sockets
 from collections.abc import Callable
 from contextlib import suppress
 
+_Selector: type[selectors.BaseSelector] = getattr(
+    selectors, "PollSelector", selectors.DefaultSelector
+)
+
 LONGEST_SLEEP = 60.0
 """Seconds; what a selector can wait for has a limit, and nothing here needs to come near it."""
 
@@ -15,7 +19,9 @@ class Wakeup:
     """A sleep that can be ended from any thread and from a signal handler."""
 
     def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+        # With epoll each registration would be a system call, at which the loop lets go of the
+        # interpreter to busy handler threads, and gets it back after five milliseconds.
+        self._selector = _Selector()
         self._receiver, self._sender = sockets.socketpair()
         self._receiver.setblocking(False)
         self._sender.setblocking(False)
@@ -39,7 +45,9 @@ class Wakeup:
             self._selector.register(socket, selectors.EVENT_READ)
         self._asleep = True
         try:
-            timeout = 0.0 if unless() else min(max(0.0, seconds), LONGEST_SLEEP)
+            if unless():
+                return False
+            timeout = min(max(0.0, seconds), LONGEST_SLEEP)
             ready = {key.fd for key, _ in self._selector.select(timeout)}
         finally:
             self._asleep = False

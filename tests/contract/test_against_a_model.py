@@ -60,7 +60,7 @@ class Row:
     expires: bool
     attempts: int = 0
     deliveries: int = 0
-    token: UUID | None = None
+    token: str | None = None
     has_run_out: bool = False
     message_id: UUID | None = None
     errors: list[str] = field(default_factory=list)

@@ -260,7 +260,7 @@ def test_a_late_settlement_matches_nothing_once_the_message_is_claimed_again() -
         with late.cursor() as cursor:
             assert not store.complete_one(cursor, held.lease)
 
-    assert message_row(id_).lease_token == again.lease_token
+    assert str(message_row(id_).lease_token) == again.lease_token
 
 
 def test_a_future_message_is_never_leased_before_it_is_due() -> None:

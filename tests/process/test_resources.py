@@ -66,7 +66,7 @@ def test_a_busy_queue_is_claimed_and_settled_in_large_statements(
 
     assert worker.wait() == 0
     assert not spare.messages.exists()
-    assert 50 <= spare.statements() - before < 1000  # claims of 100, and as few settlements
+    assert 10 <= spare.statements() - before < 200  # claims of 500, and as few settlements
 
 
 def test_an_idle_worker_runs_two_statements_a_second_at_most_and_writes_hardly_anything(

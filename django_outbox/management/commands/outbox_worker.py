@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
 import socket
 import sys
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any, NoReturn
 from uuid import uuid4
@@ -177,7 +179,10 @@ class Command(OutboxCommand):
             )
         code = 1
         try:
-            with scheduler_thread(alias) if options["with_scheduler"] else nullcontext():
+            with (
+                scheduler_thread(alias) if options["with_scheduler"] else nullcontext(),
+                _frozen_heap(),
+            ):
                 code = self._run(worker, signals, reload=reload)
         finally:
             if worker.has_stuck_handlers:
@@ -238,6 +243,20 @@ class Command(OutboxCommand):
         if flaw := names.flaw_in_name(given):
             raise CommandError(f"--worker-id {flaw}.")
         return given
+
+
+@contextmanager
+def _frozen_heap() -> Iterator[None]:
+    """Spare garbage collections the look at all that is loaded by now and stays.
+
+    It took a busy worker a fourth of its time.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def run_process(options: dict[str, Any], number: int, start: int) -> None:

@@ -8,6 +8,7 @@ an interval could not before PostgreSQL 17.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -68,19 +69,22 @@ SET lease_token = %(token)s,
 FROM picked
 WHERE message.id = picked.id
 RETURNING
-    message.id, message.message_id, message.queue, message.payload, message.headers::text,
+    message.id, message.message_id, message.payload, message.headers::text,
     message.correlation_id, message.timer_id, message.max_attempts, message.attempts_count,
     message.deliveries_count,
-    extract(epoch FROM message.created_at)::float8,
+    date_part('epoch', message.created_at),
     CASE WHEN isfinite(message.first_attempt_at)
-        THEN extract(epoch FROM clock_timestamp() - message.first_attempt_at)::float8
+        THEN date_part('epoch', clock_timestamp() - message.first_attempt_at)
     END,
     COALESCE(
         message.expires_at <= clock_timestamp() + %(ahead)s * interval '1 second', false
     ),
-    extract(epoch FROM message.next_attempt_at)::float8,
+    date_part('epoch', message.next_attempt_at),
     picked.rank
 """
+
+
+_IN_ORDER = attrgetter("rank", "due_at", "id")
 
 
 def claim(
@@ -90,7 +94,7 @@ def claim(
 
     What is due or expires within `ahead` seconds counts as due or expired.
     """
-    token = uuid4()
+    token = str(uuid4())
     cursor.execute(
         CLAIM,
         {
@@ -104,8 +108,8 @@ def claim(
             "ahead": ahead,
         },
     )
-    claimed = [Claimed._make((*row, token)) for row in cursor.fetchall()]
-    claimed.sort(key=lambda row: (row.rank, row.due_at, row.id))
+    claimed = [Claimed._make((*row, lanes[row[-1] - 1].queue, token)) for row in cursor.fetchall()]
+    claimed.sort(key=_IN_ORDER)
     return claimed
 
 
