@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 
 from benchmarks import lockstep
 
 
 def main() -> None:
     """Run the command in the arguments."""
-    if os.environ.get("BENCH_LOCKSTEP"):
-        lockstep.keep()
     from django.core.management import execute_from_command_line
 
     from benchmarks.statements import recording
 
     notes = os.open(os.environ["BENCH_STATEMENTS"], os.O_WRONLY | os.O_APPEND)
-    with recording(lambda kind: os.write(notes, f"{kind}\n".encode())):
+    pace = lockstep.kept() if os.environ.get("BENCH_LOCKSTEP") else nullcontext()
+    with pace, recording(lambda kind: os.write(notes, f"{kind}\n".encode())):
         execute_from_command_line(["manage.py", *sys.argv[1:]])
 
 

@@ -3,22 +3,26 @@
 How many messages one claim takes, and how many outcomes one settlement, depends on which thread was
 quicker. Here the loop wakes only when all threads of its process have come to rest: what was
 claimed together has ended by then, and is settled together. That is a loop on a slow processor;
-nothing of the worker is changed. The wait is put into Python's own selectors, which the loop sleeps
-in, and rest is read from the threads themselves, so no name in the worker is relied on.
+what the worker does is not changed. The wait is put before each of the loop's sleeps, also those
+that news cut short, and rest is read from the threads themselves. A process whose loop has never
+waited here fails, so that a worker which sleeps elsewhere one day is not counted as if it did.
 """
 
 from __future__ import annotations
 
 import functools
-import selectors
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import psycopg
+
+from django_outbox.worker.wakeup import Wakeup
 
 GLANCE = 0.003
 """Seconds between two looks; a thread that waits for the interpreter wakes each millisecond."""
@@ -26,6 +30,11 @@ GLANCE = 0.003
 TASKS = Path("/proc/self/task")
 
 _in_database: dict[int, bool] = {}
+_waits = count()
+
+
+class NotInLockstep(Exception):
+    """The worker's loop has passed by what should have held it."""
 
 
 def is_possible() -> bool:
@@ -33,20 +42,28 @@ def is_possible() -> bool:
     return TASKS.exists()
 
 
-def keep() -> None:
-    """Keep this process in lockstep from now on; before Django is imported."""
+@contextmanager
+def kept() -> Iterator[None]:
+    """Keep this process in lockstep while the block runs; fail if its loop has never waited."""
     sys.setswitchinterval(GLANCE / 3)
     # A thread that waits for an answer of the database looks like one at rest.
     psycopg.connect = _marked(psycopg.connect)
     psycopg.Connection.wait = _marked(psycopg.Connection.wait)  # type: ignore[method-assign]
-    select = selectors.DefaultSelector.select
+    sleep = Wakeup.sleep
 
-    def select_at_rest(self: Any, timeout: float | None = None) -> Any:
+    @functools.wraps(sleep)
+    def sleep_at_rest(*args: Any, **kwargs: Any) -> bool:
         if threading.current_thread() is threading.main_thread():
+            next(_waits)
             _wait_for_rest()
-        return select(self, timeout)
+        return sleep(*args, **kwargs)
 
-    selectors.DefaultSelector.select = select_at_rest  # type: ignore[method-assign]
+    Wakeup.sleep = sleep_at_rest  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        if next(_waits) == 0:
+            raise NotInLockstep("The worker's loop has not slept in Wakeup.sleep.")
 
 
 def _marked(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from benchmarks.scenario import Counted, Plan, Samples, Scenario
 
 MESSAGES = 20_000
 PUBLISHED_AT_ONCE = 5_000
+ATOMIC_COUNTED = "--concurrency=1", "--batch-size=20"
 
 
 def drain(plan: Plan, *arguments: str, queue: str, processes: int, messages: int) -> Samples:
@@ -74,8 +75,9 @@ def _consumer(
     options = (f"--queue={queue}", *arguments)
     counts = Counted(
         # Handlers that settle themselves leave the table in an order that threads decide, and that
-        # decides which updates find room on their page.
-        work=of_a_worker(*options, *(["--concurrency=1"] if queue == "atomic" else [])),
+        # decides which updates find room on their page. They also take long enough for the pace to
+        # bound a claim, were it not small.
+        work=of_a_worker(*options, *(ATOMIC_COUNTED if queue == "atomic" else ())),
         free=of_a_worker(*options, lockstep=False),
         prepare=partial(publish, queue),
         messages=counted,
