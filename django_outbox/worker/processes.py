@@ -13,9 +13,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -89,6 +90,9 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervise until stopped or done; return 0 if every process ended well, else 1."""
+        # A signal that comes just before the wait begins would else not end it.
+        waker_before = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        resource_tracker.ensure_running()  # here, as it unblocks signals
         for slot in self._slots:
             self._start(slot)
         while not self._is_done():
@@ -96,6 +100,7 @@ class Supervisor:
             self._collect()
             self._begin_stop()
             self._restart()
+        signal.set_wakeup_fd(waker_before)
         os.close(self._wakeup)
         os.close(self._waker)
         last_codes = {slot.codes[-1] for slot in self._slots if slot.codes}
@@ -108,7 +113,8 @@ class Supervisor:
             args=(self._target, self._args, slot.number, slot.starts),
             name=f"outbox-worker-{slot.number}",
         )
-        slot.process.start()
+        with _interrupts_blocked():
+            slot.process.start()
         slot.started_at = time.monotonic()
         slot.restart_at = NEVER
 
@@ -171,14 +177,40 @@ class Supervisor:
         return all(slot.process is None and slot.restart_at == NEVER for slot in self._slots)
 
 
+def is_supervised() -> bool:
+    """Tell whether this process is one that a supervisor has started."""
+    return multiprocessing.parent_process() is not None
+
+
 def run_in_process(target: Target, args: Any, number: int, start: int) -> None:
     """Run the target in a spawned process that a terminal's CTRL-C does not reach.
 
     The supervisor gets it, and passes it on once.
     """
     os.setpgid(0, 0)
+    _forget_interrupts()
     threading.Thread(target=_stop_with_the_supervisor, daemon=True).start()
     target(args, number, start)
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Have a process that starts here not see a CTRL-C before it has left the terminal's group.
+
+    It inherits what is blocked. This process gets the signal at the end of the block.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _forget_interrupts() -> None:
+    """Drop a CTRL-C that came while this process started, and take those to come."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, before)
 
 
 def _stop_with_the_supervisor() -> None:
@@ -186,4 +218,6 @@ def _stop_with_the_supervisor() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)
+        main = threading.main_thread().ident
+        if main is not None:
+            signal.pthread_kill(main, signal.SIGTERM)  # in another thread it would not wake it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,17 @@ from tests.support import wait_until
 def pids() -> set[int]:
     """Return the processes that have said that they live."""
     return set(Worker.objects.using(ALIAS).values_list("pid", flat=True))
+
+
+def children(pid: int) -> set[int]:
+    """Return the worker processes of a supervisor, from the moment they are started."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == pid and b"spawn_main" in (entry / "cmdline").read_bytes():
+                found.add(int(entry.name))
+    return found
 
 
 def exists(pid: int) -> bool:
@@ -32,6 +44,7 @@ def test_each_process_is_a_worker_of_its_own_and_all_stop_together(
     supervisor = stage.worker(
         "--processes", "2", "--worker-id", "w", "--concurrency", "1", database_url=spare.url
     )
+    supervisor.wait_for_log("serves", times=2)
     wait_until(lambda: len(pids()) == 2)
     names = set(Worker.objects.using(ALIAS).values_list("worker_id", flat=True))
 
@@ -58,6 +71,7 @@ def test_they_share_the_work(stage: Stage, spare: Spare) -> None:
 
 def test_one_that_is_killed_is_started_again(stage: Stage, spare: Spare) -> None:
     supervisor = stage.worker("--processes", "2", database_url=spare.url)
+    supervisor.wait_for_log("serves", times=2)
     wait_until(lambda: len(pids()) == 2)
     before = pids()
     killed = min(before)
@@ -110,13 +124,47 @@ def test_they_stop_in_good_order_when_their_supervisor_is_killed(
     stage: Stage, spare: Spare
 ) -> None:
     supervisor = stage.worker("--processes", "2", database_url=spare.url)
+    supervisor.wait_for_log("serves", times=2)
     wait_until(lambda: len(pids()) == 2)
     started = pids()
 
     supervisor.signal(signal.SIGKILL)
+    assert supervisor.wait() == -signal.SIGKILL
 
     wait_until(lambda: not any(map(exists, started)))
     assert pids() == set()  # each has said that it leaves
+
+
+def test_a_signal_to_all_at_once_lets_handlers_finish(stage: Stage, spare: Spare) -> None:
+    """So systemd stops a service; each process gets the signal from its supervisor, too."""
+    supervisor = stage.worker("--processes", "2", "--concurrency", "1", database_url=spare.url)
+    for _ in range(2):
+        spare.publish(queue="gated")
+    started = [stage.event("start")["pid"] for _ in range(2)]
+
+    for pid in started:
+        os.kill(pid, signal.SIGTERM)
+    supervisor.wait_for_log("Stopping", times=2)
+    supervisor.signal(signal.SIGTERM)
+    for pid in started:
+        os.kill(pid, signal.SIGTERM)
+    stage.let_on(2)
+
+    assert supervisor.wait() == 0
+    assert not spare.messages.exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+def test_a_terminal_s_ctrl_c_while_they_start_leaves_no_traceback(
+    stage: Stage, spare: Spare
+) -> None:
+    supervisor = stage.worker("--processes", "2", database_url=spare.url)
+    wait_until(lambda: len(children(supervisor.pid)) == 2)
+
+    os.killpg(supervisor.pid, signal.SIGINT)
+
+    assert supervisor.wait() == 0
+    assert "Traceback" not in supervisor.log
 
 
 def test_only_the_first_has_the_scheduler(stage: Stage, spare: Spare) -> None:
@@ -131,6 +179,7 @@ def test_only_the_first_has_the_scheduler(stage: Stage, spare: Spare) -> None:
 
 def test_a_terminal_s_ctrl_c_stops_all_in_good_order(stage: Stage, spare: Spare) -> None:
     supervisor = stage.worker("--processes", "2", database_url=spare.url)
+    supervisor.wait_for_log("serves", times=2)
     wait_until(lambda: len(pids()) == 2)
 
     os.killpg(supervisor.pid, signal.SIGINT)

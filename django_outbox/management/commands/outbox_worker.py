@@ -28,7 +28,7 @@ from ...scheduling.running import scheduler_thread
 from ...worker import reloading
 from ...worker.database import summary
 from ...worker.loop import Options, Worker
-from ...worker.processes import Supervisor
+from ...worker.processes import Supervisor, is_supervised
 from ..base import OutboxCommand, check_schedules, log_to_stderr, number
 
 _FOR_PROCESSES = (
@@ -297,7 +297,9 @@ def _check_pool(alias: str, threads: int) -> None:
 class Signals:
     """SIGTERM and SIGINT: the first stops the worker in good order, the second ends the process.
 
-    They are taken as soon as the command begins; `received` are those that came.
+    They are taken as soon as the command begins; `received` are those that came. One of several
+    processes leaves the second to its supervisor: systemd sends the first to all of a service, and
+    the supervisor passes it on.
     """
 
     def __init__(self) -> None:
@@ -316,13 +318,16 @@ class Signals:
     def _take(self, signum: int, frame: FrameType | None) -> None:
         if not self.received:
             self._first = time.monotonic()
-        elif not (reloading.is_child() and time.monotonic() - self._first < SAME_SIGNAL):
+        elif not (is_supervised() or self._is_same_signal()):
             if isinstance(self._worker, Supervisor):
                 self._worker.kill()
             os._exit(128 + signum)
         self.received.append(signum)
         if self._worker is not None:
             self._worker.stop()
+
+    def _is_same_signal(self) -> bool:
+        return reloading.is_child() and time.monotonic() - self._first < SAME_SIGNAL
 
 
 def _leave_at_once(code: int) -> NoReturn:
