@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 from uuid import uuid4
 
 from django.db.models import Model
@@ -22,6 +21,7 @@ from .messages import Draft, Seconds, TimerConflict, current_message
 from .refs import ref_to
 
 MAX_ATTEMPTS = 1_000_000
+_TIMER_CONFLICTS = get_args(TimerConflict)
 _TRACEPARENT = "traceparent"
 
 
@@ -65,8 +65,7 @@ def build_draft(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftOptions:
+class DraftOptions(NamedTuple):
     """What `publish` and `publish_many` have in common, checked once."""
 
     queue: str
@@ -76,6 +75,7 @@ class DraftOptions:
     activate_at: datetime | None
     expires_in: timedelta | None
     max_attempts: int | None
+    max_payload_bytes: int
 
     @classmethod
     def checked(
@@ -91,7 +91,7 @@ class DraftOptions:
     ) -> DraftOptions:
         if not reserved:
             queue = names.validate_queue(queue)
-        checked = checked_headers({} if headers is None else headers)
+        checked = {} if headers is None else checked_headers(headers)
         message = current_message.get()
         if message is not None and (trace := message.headers.get(_TRACEPARENT)):
             checked.setdefault(_TRACEPARENT, trace)
@@ -104,6 +104,7 @@ class DraftOptions:
             activate_at=moment,
             expires_in=checked_lifetime(expires_in, delay=delay, moment=moment),
             max_attempts=checked_max_attempts(max_attempts),
+            max_payload_bytes=settings.max_payload_bytes,
         )
 
     def draft(
@@ -116,10 +117,10 @@ class DraftOptions:
         ref: str | None = None,
     ) -> Draft:
         body, content_type = codecs.encode(payload)
-        if len(body) > settings.max_payload_bytes:
+        if len(body) > self.max_payload_bytes:
             raise PayloadTooLarge(
                 f"The payload for {self.queue!r} has {len(body):,} bytes, more than the "
-                f"{settings.max_payload_bytes:,} that OUTBOX['MAX_PAYLOAD_BYTES'] allows. "
+                f"{self.max_payload_bytes:,} that OUTBOX['MAX_PAYLOAD_BYTES'] allows. "
                 "Store it elsewhere and publish where it is."
             )
         headers = self.headers
@@ -174,9 +175,9 @@ def _check_correlation_id(correlation_id: str) -> None:
 
 
 def check_timer(timer_id: str | None, timer_conflict: TimerConflict) -> None:
-    if timer_conflict not in get_args(TimerConflict):
+    if timer_conflict not in _TIMER_CONFLICTS:
         raise ValueError(
-            f"timer_conflict must be one of {', '.join(get_args(TimerConflict))}; "
+            f"timer_conflict must be one of {', '.join(_TIMER_CONFLICTS)}; "
             f"it is {timer_conflict!r}."
         )
     if timer_id is None:

@@ -11,6 +11,8 @@ Default: TypeAlias = Callable[[Any], Any]
 Flaw: TypeAlias = tuple[str, str]
 
 _DEEPEST = 200
+_STRINGS = frozenset({str})
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 def find(payload: Any, default: Default) -> Flaw | None:
@@ -24,12 +26,12 @@ def find(payload: Any, default: Default) -> Flaw | None:
 def loses_keys(value: Any) -> bool:
     """Tell whether a dict has keys such as 1 and "1", of which JSON would keep one."""
     if isinstance(value, dict):
-        if any(_loses(value, key) for key in value):
+        if not _STRINGS.issuperset(map(type, value)) and any(_loses(value, key) for key in value):
             return True
         value = value.values()
-    elif not isinstance(value, list | tuple):
+    elif not isinstance(value, (list, tuple)):
         return False
-    return any(loses_keys(item) for item in value if isinstance(item, dict | list | tuple))
+    return any(loses_keys(item) for item in value if type(item) not in _SCALARS)
 
 
 def _loses(value: dict[Any, Any], key: Any) -> bool:

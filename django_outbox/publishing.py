@@ -267,11 +267,13 @@ acancel_timer = _awaitable(cancel_timer)
 
 def default_alias() -> str:
     """Return the database that messages go to when nobody says which: the router's choice."""
-    if not apps.is_installed("django_outbox"):
-        raise ImproperlyConfigured("Add 'django_outbox' to INSTALLED_APPS, and run migrate.")
-    from .models import OutboxMessage
-
-    return router.db_for_write(OutboxMessage)
+    try:
+        message = apps.get_model("django_outbox", "OutboxMessage")
+    except LookupError:
+        raise ImproperlyConfigured(
+            "Add 'django_outbox' to INSTALLED_APPS, and run migrate."
+        ) from None
+    return router.db_for_write(message)
 
 
 def store_draft(draft: Draft, *, using: str | None) -> int | None:
@@ -282,7 +284,7 @@ def store_draft(draft: Draft, *, using: str | None) -> int | None:
 def _transaction(using: str | None) -> Storage:
     """Return the storage to publish to, which must have a transaction open."""
     storage = storage_for(using or default_alias())
-    if settings.require_atomic and not storage.depth:
+    if not storage.depth and settings.require_atomic:
         if _in_event_loop():
             raise TransactionRequired(_ASYNC_NOT_ATOMIC)
         raise TransactionRequired(_NOT_ATOMIC.replace("ALIAS", repr(storage.alias)))

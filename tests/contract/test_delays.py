@@ -108,6 +108,19 @@ def test_the_calendars_last_moment_is_stored(publish: Publish) -> None:
 
 
 @either
+def test_what_expires_need_be_neither_delayed_nor_a_timer(publish: Publish) -> None:
+    before = database_clock()
+    stored = [publish(expires_in=60), publish(expires_in=60)]
+    after = database_clock()
+
+    assert len({message.pk for message in stored}) == 2
+    for message in stored:
+        assert message.timer_id is None
+        assert before <= message.next_attempt_at <= after
+        assert message.expires_at == message.next_attempt_at + timedelta(minutes=1)
+
+
+@either
 def test_an_expiry_counts_from_the_deadline(publish: Publish) -> None:
     stored = publish(activate_in=timedelta(hours=1), expires_in=timedelta(minutes=10))
 

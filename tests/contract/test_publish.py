@@ -45,6 +45,7 @@ def test_a_new_message_is_pending_and_has_never_been_tried() -> None:
     [
         {},
         {"activate_in": 5},
+        {"max_attempts": 3, "headers": {"tenant": "acme"}},
         {"expires_in": 60, "max_attempts": 3, "headers": {"tenant": "acme"}},
         {"timer_id": "t"},
         {"timer_id": "t", "timer_conflict": "extend"},

@@ -72,6 +72,24 @@ def test_options_apply_to_every_message() -> None:
         assert (stored.expires_at - stored.next_attempt_at).total_seconds() == 60
 
 
+def test_bytes_and_json_may_be_mixed() -> None:
+    payloads = [{"n": 1}, b"\x00raw", "text", b'{"n": 1}', None, bytearray(b"")]
+    ids = outbox.publish_many(payloads, queue="orders", headers={"tenant": 'ac"me ü'})
+
+    json, binary = "application/json", "application/octet-stream"
+    assert [(bytes(row(id_).payload), row(id_).headers) for id_ in ids] == [
+        (body, {"tenant": 'ac"me ü', "content-type": content_type})
+        for body, content_type in [
+            (b'{"n":1}', json),
+            (b"\x00raw", binary),
+            (b'"text"', json),
+            (b'{"n": 1}', binary),
+            (b"null", json),
+            (b"", binary),
+        ]
+    ]
+
+
 def test_each_message_has_ids_of_its_own() -> None:
     ids = outbox.publish_many([{}, {}, {}], queue="orders")
 

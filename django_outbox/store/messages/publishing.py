@@ -11,8 +11,9 @@ message that is much of the work. So the statement that most messages take is th
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from json.encoder import encode_basestring_ascii as quoted
 
 from ...messages import Draft
 from .. import Cursor
@@ -108,7 +109,7 @@ def insert(cursor: Cursor, draft: Draft, *, notify: bool) -> int | None:
     params = {
         "queue": draft.queue,
         "body": draft.body,
-        "headers": json.dumps(draft.headers),
+        "headers": _as_json(draft.headers),
         "correlation_id": draft.correlation_id,
         "ref": draft.ref,
         "timer_id": draft.timer_id,
@@ -187,6 +188,11 @@ def cancel_timer(cursor: Cursor, *, queue: str, timer_id: str) -> bool:
     """Delete the timer unless it is leased; tell whether there was one."""
     cursor.execute(CANCEL_TIMER, {"queue": queue, "timer_id": timer_id})
     return cursor.fetchone() is not None
+
+
+def _as_json(headers: Mapping[str, str]) -> str:
+    """Return what `json.dumps` would, in a fraction of the time: all are strings."""
+    return f"{{{','.join([f'{quoted(name)}:{quoted(text)}' for name, text in headers.items()])}}}"
 
 
 def _delay(draft: Draft) -> float | None:
