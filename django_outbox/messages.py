@@ -84,7 +84,7 @@ class Lease(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    """A row as the claim returns it, in the order of its RETURNING list; then its lane and token.
+    """A row as the claim returns it, in the order of its RETURNING list; then its queue and lease.
 
     Moments come as seconds, not datetimes, so that no value that somebody wrote into the table by
     hand can fail to load and stop the claim for all others.
@@ -105,12 +105,7 @@ class Claimed(NamedTuple):
     due_at: float
     rank: int
     queue: str
-    lease_token: str
-
-    @property
-    def lease(self) -> Lease:
-        """The hold this claim took."""
-        return Lease(self.id, self.lease_token)
+    lease: Lease
 
     def read_headers(self) -> dict[str, str]:
         """Return the headers; raise `InvalidPayload` if the column does not hold str → str."""

@@ -225,7 +225,7 @@ class MemoryStorage(Storage):
             expired=row.expires_at is not None and row.expires_at <= now + ahead,
             due_at=row.next_attempt_at,
             rank=rank,
-            lease_token=row.lease_token,
+            lease=Lease(row.id, row.lease_token),
         )
 
     # Settling

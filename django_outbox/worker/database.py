@@ -31,6 +31,9 @@ _RETRY_AT_ONCE = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDe
 _SESSION_ENDS = ("08", "57P", "25006")
 _TRIES = 5
 _MAX_BACKOFF = 5.0
+PREPARE_AFTER = 5
+"""Runs after which a statement is prepared."""
+
 LOCKED_PAUSE = 0.1
 """Seconds after which what another transaction has locked is tried again."""
 
@@ -165,6 +168,9 @@ class Database:
             raw.add_notify_handler(lambda notification: self._notified.add(notification.payload))
             if self._listen:
                 raw.execute(f"LISTEN {CHANNEL}")
+                # A session that may listen is not shared, so its statements may be prepared. To
+                # plan a claim would take a third of an idle worker's time to answer.
+                raw.prepare_threshold = PREPARE_AFTER
                 self._note_success()
         self._is_away = False
         self._has_missed = True  # whatever was notified while nobody listened

@@ -140,9 +140,9 @@ class Worker:
 
     def _settle(self) -> None:
         ended = self._pool.collect()
-        for delivery, _ in ended:
-            if delivery.started_at is not None:
-                self._claims.pace.note(delivery.duration)
+        self._claims.pace.note_durations(
+            [delivery.duration for delivery, _ in ended if delivery.started_at is not None]
+        )
         if ended or self._settler.unsettled:
             self._leases.drop(self._settler.settle(ended))
             if self.options.drain:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 AHEAD_SECONDS = 1.0
 CLAIM_BYTES = 16 * 1024 * 1024
@@ -18,12 +18,15 @@ class Pace:
         self._average: float | None = None  # until the first has ended
         self._size = 0.0
 
-    def note(self, duration: float) -> None:
-        """Take in the duration of a delivery that has ended."""
-        if self._average is None:
-            self._average = duration
-        else:
-            self._average += _WEIGHT * (duration - self._average)
+    def note_durations(self, durations: Iterable[float]) -> None:
+        """Take in how long deliveries took that have ended."""
+        average = self._average
+        for duration in durations:
+            if average is None:
+                average = duration
+            else:
+                average += _WEIGHT * (duration - average)
+        self._average = average
 
     def note_sizes(self, sizes: Sequence[int]) -> None:
         """Take in the payloads of one claim; small ones make it forget large ones slowly."""

@@ -50,7 +50,8 @@ class ClaimWindow:
 
     def advance(self, claimed: list[Claimed]) -> None:
         """Move each lane's position to its last claimed row, never back."""
-        for row in claimed:
+        # They come lane by lane and in order, so the last of each queue is the one that counts.
+        for row in {row.queue: row for row in claimed}.values():
             lane = self._lanes[row.queue]
             if (row.due_at, row.id) > (lane.low_at, lane.low_id):
                 self._lanes[row.queue] = lane._replace(low_at=row.due_at, low_id=row.id)

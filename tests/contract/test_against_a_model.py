@@ -90,7 +90,7 @@ class Model(RuleBasedStateMachine):
 
     def held(self, lease: Claimed) -> Row | None:
         row = self.rows.get(lease.id)
-        return row if row is not None and row.token == lease.lease_token else None
+        return row if row is not None and row.token == lease.lease.token else None
 
     def pick(self, nth: int) -> Claimed:
         stale_last = sorted(self.leases, key=lambda lease: self.held(lease) is None)
@@ -173,8 +173,8 @@ class Model(RuleBasedStateMachine):
         ]
         assert [lease.id for lease in claimed] == [row.id for row in due[:limit]]
         for lease, row in zip(claimed, due, strict=False):
-            assert lease.lease_token != row.token
-            row.token, row.has_run_out = lease.lease_token, runs_out
+            assert lease.lease.token != row.token
+            row.token, row.has_run_out = lease.lease.token, runs_out
             row.deliveries += 1
             assert lease.body == str(row.payload).encode()
             assert (lease.queue, lease.timer_id) == (row.queue, row.timer_id)

@@ -221,7 +221,7 @@ def test_a_leased_message_is_not_claimed_before_its_lease_ends() -> None:
 
         (again,) = claim(second)
     assert again.id == id_
-    assert again.lease_token != held.lease_token
+    assert again.lease.token != held.lease.token
     assert again.deliveries_count == 2
 
 
@@ -260,7 +260,7 @@ def test_a_late_settlement_matches_nothing_once_the_message_is_claimed_again() -
         with late.cursor() as cursor:
             assert not store.complete_one(cursor, held.lease)
 
-    assert str(message_row(id_).lease_token) == again.lease_token
+    assert str(message_row(id_).lease_token) == again.lease.token
 
 
 def test_a_future_message_is_never_leased_before_it_is_due() -> None:

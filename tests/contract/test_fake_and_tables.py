@@ -169,7 +169,7 @@ def test_each_claim_takes_a_fresh_token_and_counts_a_delivery(box: Box) -> None:
     (second,) = box.claim(lease_ttl=-1)
 
     assert first.id == second.id == id_
-    assert first.lease_token != second.lease_token
+    assert first.lease.token != second.lease.token
     assert (first.deliveries_count, second.deliveries_count) == (1, 2)
     assert (first.attempts_count, second.attempts_count) == (0, 0)
 

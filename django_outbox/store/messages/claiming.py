@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import NamedTuple
 from uuid import uuid4
 
-from ...messages import Claimed
+from ...messages import Claimed, Lease
 from .. import Cursor
 
 
@@ -108,7 +108,10 @@ def claim(
             "ahead": ahead,
         },
     )
-    claimed = [Claimed._make((*row, lanes[row[-1] - 1].queue, token)) for row in cursor.fetchall()]
+    claimed = [
+        Claimed._make((*row, lanes[row[-1] - 1].queue, Lease(row[0], token)))
+        for row in cursor.fetchall()
+    ]
     claimed.sort(key=_IN_ORDER)
     return claimed
 
