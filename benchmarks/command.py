@@ -29,6 +29,7 @@ examples:
   python -m benchmarks consumer/default latency/idle    these two, three rounds in turns
   python -m benchmarks 'consumer/*' --json -            all consumers, for a machine
   python -m benchmarks 'deep/*' --plot docs/images      throughput and claims against backlog
+  python -m benchmarks 'timers/*' --markdown            a table for the documentation
   python -m benchmarks --check                          the gate: counters against the baseline
   python -m benchmarks --update-baseline                what the gate compares with from now on
 
@@ -96,6 +97,11 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--json", metavar="FILE", help="write all results as JSON too; - for stdout, no table then"
+    )
+    made.add_argument(
+        "--markdown",
+        action="store_true",
+        help="print what was measured, and no counters, as a table for the documentation",
     )
     made.add_argument(
         "--plot", metavar="DIR", type=Path, help="draw what 'deep/*' has found; needs matplotlib"
@@ -186,7 +192,10 @@ def show(
             print(text)
             return
         Path(options.json).write_text(text + "\n")
-    print(", ".join(f"{name} {version}" for name, version in results.versions().items()))
+    if options.markdown:
+        print(results.as_markdown(measured))
+        return
+    print(results.described())
     print(f"\n{results.as_table(measured)}")
     if counted:
         print(f"\n{results.counters_as_table(counted, baseline)}")

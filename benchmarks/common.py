@@ -66,10 +66,15 @@ def worker(
     """Run an `outbox_worker` until the block ends; it is serving when the block begins."""
     execute("TRUNCATE django_outbox_worker")
     more = [] if processes == 1 else [f"--processes={processes}"]
-    command = [sys.executable, "manage.py", "outbox_worker", "--no-reload", *more, *arguments]
+    command = manage("outbox_worker", "--no-reload", *more, *arguments)
     with running(command, {"BENCH_PIPE": str(pipe)}, () if pipe is None else (pipe,)) as process:
         wait_until_serving(process, processes)
         yield process
+
+
+def manage(*arguments: str) -> list[str]:
+    """Return the command line of a management command."""
+    return [sys.executable, "manage.py", *arguments]
 
 
 def wait_until_serving(process: subprocess.Popen[bytes], processes: int = 1) -> None:
@@ -78,6 +83,14 @@ def wait_until_serving(process: subprocess.Popen[bytes], processes: int = 1) -> 
         time.sleep(0.02)
     if process.returncode:
         raise ProgramFailed(f"{process.args!r} ended with {process.returncode}")
+
+
+def wait_until_leading(process: subprocess.Popen[bytes]) -> None:
+    """Wait until a scheduler leads."""
+    while not query("SELECT EXISTS (SELECT FROM django_outbox_lease)"):
+        if process.poll() is not None:
+            raise ProgramFailed(f"{process.args!r} ended with {process.returncode}")
+        time.sleep(0.02)
 
 
 @contextmanager

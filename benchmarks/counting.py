@@ -59,8 +59,8 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type 
 def count(counted: Counted, *, free_messages: int) -> Counters:
     """Return the counters of some work, for `PER` messages."""
     with _prepared_database():
-        for messages in (counted.messages // 5, counted.messages):
-            once = _pass(counted, counted.work, messages)
+        _pass(counted, counted.work, counted.messages // 5)
+        once = _pass(counted, counted.work, counted.messages)
         twice = _pass(counted, counted.work, 2 * counted.messages)
         twice.subtract(once)
         counters = _per(twice, counted.messages)
@@ -129,19 +129,28 @@ def _new_session() -> None:
 @contextmanager
 def _prepared_database() -> Iterator[None]:
     """Have new sessions told of their statements, and no autovacuum, while the block runs."""
-    name = query("SELECT quote_ident(current_database())")
     for table in TABLES:
         execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
+    try:
+        with logged():
+            execute("CHECKPOINT")
+            yield
+    finally:
+        for table in TABLES:
+            execute(f"ALTER TABLE {table} RESET (autovacuum_enabled)")
+
+
+@contextmanager
+def logged() -> Iterator[None]:
+    """Have new sessions told of their statements while the block runs."""
+    name = query("SELECT quote_ident(current_database())")
     for setting, value in LOGGED.items():
         execute(f"ALTER DATABASE {name} SET {setting} = '{value}'")
-    execute("CHECKPOINT")
     _new_session()
     try:
         yield
     finally:
         execute(f"ALTER DATABASE {name} RESET ALL")
-        for table in TABLES:
-            execute(f"ALTER TABLE {table} RESET (autovacuum_enabled)")
         _new_session()
 
 

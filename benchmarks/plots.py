@@ -5,13 +5,40 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.measuring import Measured
+from benchmarks.scenarios.backlog import EXECUTION, ROUND_TRIP
 
-PLOTS = {
-    "backlog-throughput.svg": ("messages/s", "messages a second", "Throughput against backlog"),
-    "backlog-claim.svg": ("claim of 100, ms", "milliseconds", "A claim of 100 against backlog"),
-}
+# Opaque, so that the same file is readable on a light page and on a dark one.
+BACKGROUND = "white"
+LINES = (("#0072b2", "o"), ("#b34700", "s"))
+"""Colours that also the colour-blind tell apart, each with a marker of its own."""
+
+
+class Plot(NamedTuple):
+    """A file, and what it shows: figures by the names that its legend gives them."""
+
+    file: str
+    title: str
+    unit: str
+    figures: dict[str, str]
+
+
+PLOTS = (
+    Plot(
+        "backlog-throughput.svg",
+        "Throughput against backlog",
+        "messages a second",
+        {"one worker process": "messages/s"},
+    ),
+    Plot(
+        "backlog-claim.svg",
+        "A claim of 100 against backlog",
+        "milliseconds",
+        {"client's round trip": ROUND_TRIP, "server's execution": EXECUTION},
+    ),
+)
 
 
 def draw(measured: Measured, folder: Path) -> None:
@@ -23,30 +50,31 @@ def draw(measured: Measured, folder: Path) -> None:
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "benchmarks"})
     deep = {
         float(name.removeprefix("deep/")): figures
-        for name, figures in measured.items()
+        for name, figures in sorted(measured.items())
         if name.startswith("deep/")
     }
     folder.mkdir(parents=True, exist_ok=True)
-    for file, (figure, unit, title) in PLOTS.items():
-        found = {backlog: figures[figure] for backlog, figures in sorted(deep.items())}
-        if found:
-            _draw(folder / file, list(found), list(found.values()), unit, title)
+    if deep:
+        for plot in PLOTS:
+            _draw(folder / plot.file, plot, deep)
 
 
-def _draw(
-    path: Path, backlogs: list[float], samples: list[Sequence[float]], unit: str, title: str
-) -> None:
+def _draw(path: Path, plot: Plot, deep: dict[float, dict[str, list[float]]]) -> None:
     from matplotlib import pyplot as plt
 
-    medians = [statistics.median(values) for values in samples]
-    figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
-    axes.fill_between(backlogs, list(map(min, samples)), list(map(max, samples)), alpha=0.2)
-    axes.plot(backlogs, medians, marker="o")
+    figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained", facecolor=BACKGROUND)
+    for (label, name), (colour, marker) in zip(plot.figures.items(), LINES, strict=False):
+        samples: list[Sequence[float]] = [figures[name] for figures in deep.values()]
+        span = list(map(min, samples)), list(map(max, samples))
+        axes.fill_between(list(deep), *span, alpha=0.2, color=colour, linewidth=0)
+        medians = list(map(statistics.median, samples))
+        axes.plot(list(deep), medians, marker=marker, color=colour, label=label)
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
     axes.set_xlabel("backlog, messages")
-    axes.set_ylabel(unit)
-    axes.set_title(title)
+    axes.set_ylabel(plot.unit)
+    axes.set_title(plot.title)
     axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)

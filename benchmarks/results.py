@@ -20,12 +20,30 @@ from benchmarks.scenario import Plan
 
 def as_table(measured: Measured) -> str:
     """Return a line for each figure: its median, and the least and the most of its samples."""
+    return columns(rows_of(measured))
+
+
+def as_markdown(measured: Measured) -> str:
+    """Return the same as a table for the documentation, with what it was measured on."""
+    head, *rows = rows_of(measured)
+    lines = [f"| {' | '.join(head)} |", "|---|---|--:|--:|--:|"]
+    lines += [f"| `{name}` | {' | '.join(cells)} |" for name, *cells in rows]
+    return "\n".join([*lines, "", described()])
+
+
+def described() -> str:
+    """Return in a line what was measured, and on what."""
+    return ", ".join(f"{name} {version}" for name, version in versions().items())
+
+
+def rows_of(measured: Measured) -> list[tuple[str, ...]]:
+    """Return the table's head and its rows."""
     rows = [
         (name, figure, *map(number, (statistics.median(values), min(values), max(values))))
         for name, figures in measured.items()
         for figure, values in figures.items()
     ]
-    return columns([("scenario", "figure", "median", "least", "most"), *rows])
+    return [("scenario", "figure", "median", "least", "most"), *rows]
 
 
 def columns(rows: Iterable[tuple[str, ...]]) -> str:

@@ -10,16 +10,23 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from benchmarks.common import PAYLOAD, execute, pipe, worker
+from benchmarks.explained import explained_claim
 from benchmarks.marks import MARK_EVERY
 from benchmarks.measuring import progress
 from benchmarks.scenario import Plan, Samples, Scenario
 
+if TYPE_CHECKING:
+    from django_outbox.store.messages import Lane
+
 CLAIMED = 100
 CLAIMS = 20
+ROUND_TRIP = "claim of 100, client's round trip, ms"
+EXECUTION = "claim of 100, server's execution, ms"
 FILLED_AT_ONCE = 500_000
 
 FILL = """
@@ -35,14 +42,16 @@ def deep(plan: Plan, *, backlog: int) -> Samples:
     """Work off messages in front of a backlog that stays, and time claims from it."""
     messages = plan.size(20_000)
     refill(backlog + plan.rounds * messages)
-    rates, claims = [], []
+    rates: list[float] = []
+    claims: dict[str, list[float]] = {}
     for number in range(1, plan.rounds + 1):
         if plan.rounds > 1:
             progress(f"backlog of {backlog:,}, round {number} of {plan.rounds}")
         with marks(f"--max-messages={messages}") as (_, marked):
             rates.append(rate(list(islice(marked, messages // MARK_EVERY))))
-        claims.append(median_claim(min(CLAIMS, backlog // CLAIMED)))
-    return {"messages/s": rates, "claim of 100, ms": claims}
+        for figure, milliseconds in claim_times(min(CLAIMS, backlog // CLAIMED)).items():
+            claims.setdefault(figure, []).append(milliseconds)
+    return {"messages/s": rates, **claims}
 
 
 def pinned(plan: Plan) -> Samples:
@@ -51,7 +60,7 @@ def pinned(plan: Plan) -> Samples:
     refill(messages)
     with psycopg.connect(os.environ["DATABASE_URL"]) as old:
         old.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        old.execute("SELECT count(*) FROM (SELECT FROM django_outbox_message LIMIT 1) AS some")
+        old.execute("SELECT count(*) FROM (SELECT FROM django_outbox_message LIMIT 1) AS seen")
         with marks() as (_, marked):
             moments = list(islice(marked, messages // MARK_EVERY))
         tenth = max(2, len(moments) // 10)
@@ -60,24 +69,24 @@ def pinned(plan: Plan) -> Samples:
             "messages/s, first tenth": [rate(moments[:tenth])],
             "messages/s, last tenth": [rate(moments[-tenth:])],
             "last tenth against the first, times": [rate(moments[-tenth:]) / rate(moments[:tenth])],
-            "claim of 100, ms": [median_claim(CLAIMS)],
+            **{name: [took] for name, took in claim_times(CLAIMS).items()},
         }
 
 
 def memory(plan: Plan) -> Samples:
-    """Compare the worker's memory after a tenth of very many messages with that later on."""
+    """Read the worker's resident memory at each thousandth message, and see whether it stays."""
     messages = plan.size(1_000_000)
     refill(messages)
-    tenth = messages // 10 // MARK_EVERY
-    resident = []
     with marks() as (pid, marked):
-        for _ in range(10):
-            *_, _last = islice(marked, tenth)
-            resident.append(memory_now(pid))
+        resident = [memory_now(pid) for _ in islice(marked, messages // MARK_EVERY)]
+    settled = resident[len(resident) // 10 :]
+    middle = statistics.median(settled)
     return {
-        "after a tenth, MB": [resident[0]],
-        "in the end, MB": [resident[-1]],
-        "most after a tenth, against then, %": [(max(resident) / resident[0] - 1) * 100],
+        "after a tenth, MB": [settled[0]],
+        "in the end, MB": [settled[-1]],
+        "median after a tenth, MB": [middle],
+        "most above that median, %": [(max(settled) / middle - 1) * 100],
+        "most below that median, %": [(1 - min(settled) / middle) * 100],
     }
 
 
@@ -111,34 +120,60 @@ def rate(moments: list[float]) -> float:
     return (len(moments) - 1) * MARK_EVERY / (moments[-1] - moments[0])
 
 
-def median_claim(claims: int) -> float:
-    """Return the milliseconds that a claim takes, each from where the last one ended.
+def claim_times(claims: int) -> dict[str, float]:
+    """Return the median milliseconds of claims, each from where the last one ended.
 
-    It goes over a connection as the worker's own; the commit, which waits for the disk, is not part
-    of it. In the end all is as it was.
+    They go over a connection as the worker's own; the commit, which waits for the disk, is not part
+    of them. The same claims are done twice: for the client's round trip, and explained, for the
+    server's share of it. In the end all is as it was.
     """
-    from django_outbox.store.messages import Lane, claim
+    from django_outbox.store.messages import Lane
 
-    lane = Lane("marked", 60.0)
-    times: list[float] = []
-    ids: list[int] = []
-    with psycopg.connect(os.environ["DATABASE_URL"]) as connection:
+    lanes = [Lane("marked", 60.0)]
+    round_trips: list[float] = []
+    executions: list[float] = []
+    with psycopg.connect(os.environ["DATABASE_URL"]) as session, untouched() as ids:
         for _ in range(claims):
-            with connection.cursor(binary=True) as cursor:
-                began = time.perf_counter()
-                claimed = claim(cursor, [lane], limit=CLAIMED, worker_id="benchmark")
-                times.append((time.perf_counter() - began) * 1000)
-            connection.commit()
-            assert len(claimed) == CLAIMED, len(claimed)
-            ids += [row.id for row in claimed]
-            lane = lane._replace(low_at=claimed[-1].due_at, low_id=claimed[-1].id)
+            took, lane = timed_claim(session, lanes[-1], ids)
+            round_trips.append(took)
+            lanes.append(lane)
+    with psycopg.connect(os.environ["DATABASE_URL"]) as session, untouched() as leased:
+        leased.extend(ids)
+        for lane in lanes[:-1]:
+            found = explained_claim(session, [lane], limit=CLAIMED)
+            executions.append(found["server's execution, ms"])
+            session.commit()
+    return {
+        ROUND_TRIP: statistics.median(round_trips),
+        EXECUTION: statistics.median(executions),
+    }
+
+
+def timed_claim(session: psycopg.Connection[Any], lane: Lane, ids: list[int]) -> tuple[float, Lane]:
+    """Claim and commit, note the ids, and return the milliseconds and where the next one begins."""
+    from django_outbox.store.messages import claim
+
+    with session.cursor(binary=True) as cursor:
+        began = time.perf_counter()
+        claimed = claim(cursor, [lane], limit=CLAIMED, worker_id="benchmark")
+        took = (time.perf_counter() - began) * 1000
+    session.commit()
+    assert len(claimed) == CLAIMED, len(claimed)
+    ids += [row.id for row in claimed]
+    return took, lane._replace(low_at=claimed[-1].due_at, low_id=claimed[-1].id)
+
+
+@contextmanager
+def untouched() -> Iterator[list[int]]:
+    """Give a list of ids to fill, and take back the leases of these messages in the end."""
+    ids: list[int] = []
+    yield ids
     execute(
         "UPDATE django_outbox_message SET lease_token = NULL, lease_expires_at = NULL "
         "WHERE id = ANY(%s)",
         [ids],
     )
     execute("VACUUM django_outbox_message")
-    return statistics.median(times)
 
 
 def memory_now(pid: int) -> float:
