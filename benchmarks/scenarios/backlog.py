@@ -28,6 +28,7 @@ CLAIMS = 20
 ROUND_TRIP = "claim of 100, client's round trip, ms"
 EXECUTION = "claim of 100, server's execution, ms"
 FILLED_AT_ONCE = 500_000
+LEAST_MARKS = 10
 
 FILL = """
 INSERT INTO django_outbox_message (queue, payload, headers, correlation_id, next_attempt_at)
@@ -40,7 +41,7 @@ FROM generate_series(1, %(messages)s)
 
 def deep(plan: Plan, *, backlog: int) -> Samples:
     """Work off messages in front of a backlog that stays, and time claims from it."""
-    messages = plan.size(20_000)
+    messages = marked_size(plan, 20_000)
     refill(backlog + plan.rounds * messages)
     rates: list[float] = []
     claims: dict[str, list[float]] = {}
@@ -56,7 +57,7 @@ def deep(plan: Plan, *, backlog: int) -> Samples:
 
 def pinned(plan: Plan) -> Samples:
     """Work messages off while an old snapshot keeps all that is completed from being removed."""
-    messages = plan.size(250_000)
+    messages = marked_size(plan, 250_000)
     refill(messages)
     with psycopg.connect(os.environ["DATABASE_URL"]) as old:
         old.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -75,7 +76,7 @@ def pinned(plan: Plan) -> Samples:
 
 def memory(plan: Plan) -> Samples:
     """Read the worker's resident memory at each thousandth message, and see whether it stays."""
-    messages = plan.size(1_000_000)
+    messages = marked_size(plan, 1_000_000)
     refill(messages)
     with marks() as (pid, marked):
         resident = [memory_now(pid) for _ in islice(marked, messages // MARK_EVERY)]
@@ -88,6 +89,11 @@ def memory(plan: Plan) -> Samples:
         "most above that median, %": [(max(settled) / middle - 1) * 100],
         "most below that median, %": [(1 - min(settled) / middle) * 100],
     }
+
+
+def marked_size(plan: Plan, usual: int) -> int:
+    """Return how many messages to use: so many marks at least that there is something between."""
+    return max(plan.size(usual), LEAST_MARKS * MARK_EVERY)
 
 
 def refill(messages: int) -> None:
