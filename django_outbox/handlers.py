@@ -55,6 +55,7 @@ class Handler:
     max_deliveries: int = MAX_DELIVERIES
     own_attempts_win: bool = False
     atomic: bool = False
+    atomic_batch: int = 1
     lease_ttl: float = LEASE_TTL
     timeout: float | None = None
     decode: Callable[[bytes, str], Any] = field(default=codecs.decode, repr=False)
@@ -158,6 +159,7 @@ def handler(
     retry: retries.RetryStrategy = retries.DEFAULT,
     max_deliveries: int = MAX_DELIVERIES,
     atomic: bool = False,
+    atomic_batch: int | None = None,
     lease_ttl: float = LEASE_TTL,
     timeout: float | None = None,
 ) -> Callable[[Function], Function]:
@@ -165,7 +167,8 @@ def handler(
 
     `retry` says when to try again after a failure; `max_deliveries` ends what is delivered again
     and again without ever ending, as after a crash. With `atomic` the function runs in a
-    transaction that also removes the message, so its database effects happen exactly once. The
+    transaction that also removes the message, so its database effects happen exactly once; with
+    `atomic_batch` up to so many messages share a transaction, each in a savepoint of its own. The
     lease lasts `lease_ttl` seconds and is renewed while the function runs, until `timeout`
     seconds have passed; an async function is cancelled then.
 
@@ -176,6 +179,7 @@ def handler(
         retry=retry,
         max_deliveries=max_deliveries,
         atomic=atomic,
+        atomic_batch=atomic_batch,
         lease_ttl=lease_ttl,
         timeout=timeout,
     )
@@ -189,6 +193,7 @@ def handler(
                 retry=retry,
                 max_deliveries=max_deliveries,
                 atomic=atomic,
+                atomic_batch=atomic_batch or 1,
                 lease_ttl=float(lease_ttl),
                 timeout=timeout,
                 decode=_decoder_for(function),
@@ -205,6 +210,7 @@ def _check_options(
     retry: object,
     max_deliveries: object,
     atomic: object,
+    atomic_batch: object,
     lease_ttl: object,
     timeout: object,
 ) -> None:
@@ -220,19 +226,23 @@ def _check_options(
             "retry must be a strategy such as outbox.ConstantRetry(5), an object with "
             f"next_delay(); it is {retry!r}."
         )
-    if (
-        isinstance(max_deliveries, bool)
-        or not isinstance(max_deliveries, int)
-        or max_deliveries < 1
-    ):
-        raise ImproperlyConfigured(
-            f"max_deliveries must be a positive whole number; it is {max_deliveries!r}."
-        )
+    _check_count("max_deliveries", max_deliveries)
     if not isinstance(atomic, bool):
         raise ImproperlyConfigured(f"atomic must be True or False; it is {atomic!r}.")
+    if atomic_batch is not None:
+        _check_count("atomic_batch", atomic_batch)
+        if not atomic:
+            raise ImproperlyConfigured(
+                "atomic_batch says how many messages share a transaction, so it needs atomic=True."
+            )
     _check_seconds("lease_ttl", lease_ttl, least=SHORTEST_LEASE)
     if timeout is not None:
         _check_seconds("timeout", timeout)
+
+
+def _check_count(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ImproperlyConfigured(f"{name} must be a positive whole number; it is {value!r}.")
 
 
 def _check_seconds(name: str, value: object, *, least: float = 0.001) -> None:

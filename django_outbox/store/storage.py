@@ -216,6 +216,56 @@ class DjangoStorage:
         return connections[self.alias].cursor()
 
 
+def lock_free(alias: str, leases: Sequence[Lease]) -> set[int]:
+    """Lock the rows of leases that stand and that nobody else has locked; return their places."""
+    with connections[alias].cursor() as cursor:
+        return messages.lock_free(cursor, leases)
+
+
+def complete_locked(alias: str, leases: Sequence[Lease]) -> bool:
+    """Remove messages that this transaction has locked; False if one of them was not there."""
+    with connections[alias].cursor() as cursor:
+        return len(messages.complete_unlocked(cursor, leases)) == len(leases)
+
+
+def is_whole(alias: str, *, depth: int) -> bool:
+    """Tell whether the open transaction can go on, so many blocks deep."""
+    connection = connections[alias]
+    raw = connection.connection
+    return (
+        not (connection.needs_rollback or connection.closed_in_transaction)
+        and raw is not None
+        and raw.info.transaction_status == TransactionStatus.INTRANS
+        and connection.in_atomic_block + len(connection.savepoint_ids) == depth
+    )
+
+
+def refuse_rollback(alias: str) -> None:
+    """Raise `TransactionManagementError` if the innermost block is to be rolled back."""
+    connections[alias].validate_no_broken_transaction()
+
+
+Hook = Callable[[], object]
+
+
+def hooks(alias: str) -> list[Any]:
+    """Return what is to be called on commit, for `guard_hooks`."""
+    return list(connections[alias].run_on_commit)
+
+
+def guard_hooks(
+    alias: str, guard: Callable[[Hook], Hook], *, since: Sequence[Any], owner: object
+) -> None:
+    """Wrap what is to be called on commit and was not there before, except methods of `owner`."""
+    connection = connections[alias]
+    before = {id(entry) for entry in since}
+    guarded: list[Any] = []
+    for entry in connection.run_on_commit:
+        is_known = id(entry) in before or _owner(entry[1]) is owner
+        guarded.append(entry if is_known else (entry[0], guard(entry[1]), *entry[2:]))
+    connection.run_on_commit = guarded
+
+
 def discard(connection: BaseDatabaseWrapper) -> None:
     """Drop a connection with whatever is open on it; the next use makes a new one.
 
@@ -232,7 +282,7 @@ def discard(connection: BaseDatabaseWrapper) -> None:
         del connections[connection.alias]
 
 
-def _owner(hook: Callable[[], None]) -> object:
+def _owner(hook: Callable[[], object]) -> object:
     return getattr(hook, "__self__", None)
 
 

@@ -25,6 +25,7 @@ class Delivery:
 
     __slots__ = (
         "ack_committed",
+        "apart",
         "claimed",
         "claimed_at",
         "depth",
@@ -64,6 +65,7 @@ class Delivery:
         self.ended_at: float | None = None
         self.ack_committed = False
         self.is_committed = False
+        self.apart = False  # not to share a transaction with others
         self.timed_out = False
         self.settles_itself = handler.atomic
         self.lost = False
@@ -140,6 +142,13 @@ class Delivery:
     def note_atomic_commit(self) -> None:
         """Note that the transaction of an atomic handler has been committed."""
         self.is_committed = True
+
+    def part(self) -> None:
+        """Begin anew, by itself: the transaction shared with others has come to nothing."""
+        self.apart = True
+        self.started_at = self.ended_at = None
+        self.ack_committed = self.is_committed = False
+        self.lost_in = None
 
     def heartbeat(self) -> bool:
         """Have the lease renewed now; False if it is lost.

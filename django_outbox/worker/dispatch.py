@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from .. import retries
@@ -32,7 +33,10 @@ from .delivery import Delivery
 logger = logging.getLogger("django_outbox")
 
 
-def deliver(delivery: Delivery) -> Outcome:
+Handle = Callable[[Delivery, Message[Any]], Outcome]
+
+
+def deliver(delivery: Delivery, handle: Handle | None = None) -> Outcome:
     """Deliver the message and return how it ended."""
     claimed = delivery.claimed
     if claimed.expired:
@@ -44,12 +48,12 @@ def deliver(delivery: Delivery) -> Outcome:
     except InvalidPayload as error:
         return _buried(delivery, "invalid_payload", error)
     except BaseException as error:
-        return _failed(delivery, error)
+        return failed(delivery, error)
     token = current_message.set(message)
     try:
-        return _handle(delivery, message)
+        return (handle or _handle)(delivery, message)
     except BaseException as error:  # a handler's sys.exit() is its failure, not the worker's end
-        return _failed(delivery, error)
+        return failed(delivery, error)
     finally:
         current_message.reset(token)
 
@@ -57,7 +61,7 @@ def deliver(delivery: Delivery) -> Outcome:
 def _handle(delivery: Delivery, message: Message[Any]) -> Outcome:
     if delivery.handler.atomic:
         return _handle_atomically(delivery, message)
-    responses = _call(delivery, message)
+    responses = call(delivery, message)
     if responses:
         return _publish_and_settle(delivery, responses)
     return Done(settled=delivery.ack_committed)
@@ -71,7 +75,7 @@ def _handle_atomically(delivery: Delivery, message: Message[Any]) -> Outcome:
             # delivery look like a failed one.
             delivery.storage.on_commit(delivery.note_atomic_commit)
             _fence(delivery)
-            _settle_here(delivery, _call(delivery, message))
+            _settle_here(delivery, call(delivery, message))
     except BaseException as error:
         if not delivery.is_committed:
             raise
@@ -84,7 +88,7 @@ def _handle_atomically(delivery: Delivery, message: Message[Any]) -> Outcome:
     return Done(settled=True)
 
 
-def _call(delivery: Delivery, message: Message[Any]) -> list[OutboxResponse]:
+def call(delivery: Delivery, message: Message[Any]) -> list[OutboxResponse]:
     """Call the handler, and see that it leaves no transaction open."""
     before = sessions.depths()
     process = os.getpid()
@@ -117,6 +121,11 @@ def _settle_here(delivery: Delivery, responses: list[OutboxResponse]) -> None:
     """Remove the message in the open transaction, and publish what its handler returned."""
     if not delivery.storage.complete(delivery.lease) and not delivery.is_acked:
         raise delivery.loss("complete")
+    publish_responses(delivery, responses)
+
+
+def publish_responses(delivery: Delivery, responses: list[OutboxResponse]) -> None:
+    """Publish what a handler returned, in the open transaction."""
     for response in responses:
         publish_response(response, using=delivery.storage.alias)
 
@@ -126,7 +135,7 @@ def _fence(delivery: Delivery) -> None:
         raise delivery.loss("complete")
 
 
-def _failed(delivery: Delivery, error: BaseException) -> Outcome:
+def failed(delivery: Delivery, error: BaseException) -> Outcome:
     """Judge an exception: lost, released, buried, or again after a delay."""
     if isinstance(error, LeaseLost) and delivery.lost_in is not None:
         return Lost(phase=delivery.lost_in)

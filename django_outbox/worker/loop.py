@@ -245,6 +245,7 @@ class Worker:
         self._stop_deadline = time.monotonic() + timeout
         self._watchdog.patience = min(self._watchdog.patience, timeout + 1)
         self._claims.close()
+        self._pool.hurry()
         self._release(self._pool.waiting)
         logger.info("Stopping; finishing %d message(s)", self._pool.running_count)
 

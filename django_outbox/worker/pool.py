@@ -16,6 +16,7 @@ from contextlib import suppress
 
 from ..messages import Outcome, Release, is_settled
 from . import failures, sessions
+from .batches import deliver_together
 from .delivery import Delivery
 
 logger = logging.getLogger("django_outbox")
@@ -28,6 +29,9 @@ SHORT = 0.001
 """Seconds; handlers that are quicker are told of in groups of up to `MOST_UNTOLD`."""
 
 MOST_UNTOLD = 200
+
+LONGEST_BATCH = 1.0
+"""Seconds after which no further message joins a transaction that many share."""
 
 PAUSE_AFTER_FAULT = 60.0
 """Seconds until a message is tried again that could not be delivered for no fault of its own."""
@@ -52,6 +56,7 @@ class Pool:
         self._in_hand = 0  # waiting, running or ended; only the loop's thread changes it
         self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._is_stopping = False
+        self._is_hurried = False
         self._threads = [
             threading.Thread(target=self._work, name=f"outbox-{n}", daemon=True)
             for n in range(1, size + 1)
@@ -72,6 +77,10 @@ class Pool:
         deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+
+    def hurry(self) -> None:
+        """Let no message begin any more that waits for its turn in a transaction of many."""
+        self._is_hurried = True
 
     def submit(self, deliveries: Sequence[Delivery]) -> None:
         """Queue deliveries."""
@@ -115,7 +124,7 @@ class Pool:
     @property
     def running(self) -> list[Delivery]:
         """The deliveries in their handlers now."""
-        return list(self._running.copy())
+        return [delivery for delivery in self._running.copy() if delivery.ended_at is None]
 
     @property
     def waiting_count(self) -> int:
@@ -157,6 +166,69 @@ class Pool:
             self._calls.get()
 
     def _deliver(self, delivery: Delivery) -> None:
+        mates = self._take_mates(delivery)
+        if mates:
+            self._deliver_together([delivery, *mates])
+        else:
+            self._deliver_alone(delivery)
+
+    def _take_mates(self, delivery: Delivery) -> list[Delivery]:
+        """Take what shall share a transaction with this one, but leave other threads their part."""
+        most = min(delivery.handler.atomic_batch - 1, len(self._waiting) // self.size)
+        mates: list[Delivery] = []
+        if most < 1 or delivery.apart:
+            return mates
+        for mate in self.waiting:
+            if len(mates) == most:
+                break
+            if mate.handler is delivery.handler and not mate.apart:
+                with suppress(ValueError):  # another thread was quicker
+                    self._waiting.remove(mate)
+                    mates.append(mate)
+        return mates
+
+    def _deliver_together(self, batch: list[Delivery]) -> None:
+        for delivery in batch:
+            self._running[delivery] = True
+        outcomes = self._outcomes(batch)
+        _guarded(sessions.tidy)
+        unstarted = [delivery for delivery in batch if delivery not in outcomes]
+        if self._is_hurried:
+            outcomes |= dict.fromkeys(unstarted, Release(refund=True))
+            unstarted = []
+        self._ended.extend(outcomes.items())
+        for delivery in batch:
+            del self._running[delivery]
+        self._waiting.extendleft(reversed(unstarted))
+        self._call(len(unstarted))
+        self._wake()
+
+    def _outcomes(self, batch: list[Delivery]) -> dict[Delivery, Outcome]:
+        """Deliver in one transaction; what is missing in the answer waits for another thread."""
+        ends_at = time.monotonic() + LONGEST_BATCH
+
+        def begin(delivery: Delivery) -> bool:
+            now = time.monotonic()
+            if self._is_hurried or now >= min(ends_at, delivery.lease_ends_at):
+                return False
+            delivery.started_at = now
+            return True
+
+        try:
+            sessions.prepare()
+            return deliver_together(batch, begin)
+        except BaseException as error:
+            logger.error(
+                "%d messages could not be delivered together, so each is by itself: %s",
+                len(batch),
+                type(error).__name__,
+                exc_info=failures.to_log(error),
+            )
+            for delivery in batch:
+                delivery.part()
+            return {}
+
+    def _deliver_alone(self, delivery: Delivery) -> None:
         self._running[delivery] = True
         outcome = self._outcome(delivery)
         delivery.ended_at = time.monotonic()

@@ -142,6 +142,17 @@ def tidy() -> None:
             connection.queries_log.clear()
 
 
+def is_soiled(alias: str) -> bool:
+    """Tell whether `tidy` would have work to do, apart from the transaction open on `alias`."""
+    for connection in _used():
+        watcher = _watcher(connection)
+        if watcher is not None and watcher.touched:
+            return True
+        if connection.alias != alias and (_depth(connection) or _in_transaction(connection)):
+            return True
+    return False
+
+
 def close_idle() -> None:
     """Close what would not outlive a request: every connection of no or of reached age."""
     for connection in _used():

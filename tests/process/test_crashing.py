@@ -63,6 +63,26 @@ def test_an_atomic_handler_killed_midway_has_its_effects_once(stage: Stage) -> N
     assert [order.name for order in Order.objects.all()] == ["book me"]
 
 
+def test_a_batch_killed_midway_has_its_effects_once(stage: Stage) -> None:
+    names = [f"order {n}" for n in range(10)]
+    first = stage.worker("--concurrency", "1")
+    publish_many(names, queue="gated_batch")
+    stage.event("start")
+    first.signal(signal.SIGKILL)
+    first.wait()
+    booked_before = Order.objects.count()  # by those that were claimed before the others
+    OutboxMessage.objects.update(lease_expires_at="2000-01-01T00:00Z")
+
+    stage.worker("--concurrency", "1")
+    stage.event("start")
+    stage.let_on()
+
+    wait_until(lambda: not OutboxMessage.objects.exists())
+    assert booked_before < 5
+    assert sorted(Order.objects.values_list("name", flat=True)) == names
+    assert not DeadLetter.objects.exists()
+
+
 def test_two_workers_share_the_work_and_deliver_nothing_twice(stage: Stage) -> None:
     publish_many([f"order {n}" for n in range(1000)], queue="booked")
 

@@ -99,6 +99,14 @@ def gated_once(message: outbox.Message[Any]) -> None:
     wait_at_the_gate()
 
 
+@outbox.handler("gated_batch", atomic=True, atomic_batch=10, lease_ttl=30)
+def gated_batch(message: outbox.Message[Any]) -> None:
+    Order.objects.create(name=str(message.payload))
+    if message.payload == "order 5":
+        note("start", message)
+        wait_at_the_gate()
+
+
 @outbox.handler("hung", lease_ttl=1.5)
 def hung(message: outbox.Message[Any]) -> None:
     note("start", message)

@@ -246,6 +246,21 @@ def lock(cursor: Cursor, lease: Lease) -> bool:
     return cursor.fetchone() is not None
 
 
+LOCK_FREE = """
+SELECT lease.place
+FROM unnest(%(ids)s::bigint[], %(tokens)s::uuid[]) WITH ORDINALITY AS lease (id, token, place)
+JOIN django_outbox_message AS message
+    ON message.id = lease.id AND message.lease_token = lease.token
+FOR UPDATE OF message SKIP LOCKED
+"""
+
+
+def lock_free(cursor: Cursor, leases: Sequence[Lease]) -> set[int]:
+    """Lock the rows of leases that stand, passing over locked ones; return their places."""
+    cursor.execute(LOCK_FREE, _leases(leases))
+    return {place - 1 for place in _ids(cursor)}
+
+
 def _leases(leases: Iterable[Lease]) -> dict[str, str]:
     """Return the parameters of the leases as array literals.
 

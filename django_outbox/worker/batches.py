@@ -1,0 +1,129 @@
+"""Deliver many messages of an atomic handler in one transaction, each in its own savepoint.
+
+Their rows are locked at the start, so no lease can change hands until the end, when one statement
+removes all that are done. If the transaction comes to nothing, each is delivered by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from ..messages import Done, Message, Outcome, current_message
+from ..store import storage as store
+from . import failures, sessions
+from .delivery import Delivery
+from .dispatch import call, deliver, failed, publish_responses
+
+logger = logging.getLogger("django_outbox")
+
+Begin = Callable[[Delivery], bool]
+
+
+class Broken(Exception):
+    """The shared transaction cannot go on."""
+
+
+def deliver_together(deliveries: Sequence[Delivery], begin: Begin) -> dict[Delivery, Outcome]:
+    """Deliver these in one transaction and return how they ended.
+
+    `begin` is asked before each; those it refuses, and those that have to be delivered by
+    themselves, are missing in the answer.
+    """
+    alias = deliveries[0].storage.alias
+    outcomes: dict[Delivery, Outcome] = {}
+    try:
+        with deliveries[0].storage.atomic():
+            _deliver_each(alias, _locked(alias, deliveries), begin, outcomes)
+            _remove(alias, outcomes)
+    except BaseException as error:
+        return _after_failure(deliveries, outcomes, error)
+    return outcomes
+
+
+def _locked(alias: str, deliveries: Sequence[Delivery]) -> list[Delivery]:
+    """Lock the messages' rows; those whose lease is lost, or whose row is locked, go apart."""
+    places = store.lock_free(alias, [delivery.lease for delivery in deliveries])
+    for place, delivery in enumerate(deliveries):
+        delivery.apart = place not in places
+    return [deliveries[place] for place in sorted(places)]
+
+
+def _deliver_each(
+    alias: str, deliveries: list[Delivery], begin: Begin, outcomes: dict[Delivery, Outcome]
+) -> None:
+    for delivery in deliveries:
+        # Session state would reach the next message, so the transaction ends here.
+        if sessions.is_soiled(alias) or not begin(delivery):
+            break
+        outcome = outcomes[delivery] = deliver(delivery, _handle)
+        delivery.ended_at = time.monotonic()
+        if not store.is_whole(alias, depth=1):
+            raise Broken("A handler has broken it.") from getattr(outcome, "exception", None)
+
+
+def _handle(delivery: Delivery, message: Message[Any]) -> Outcome:
+    """Run the handler in a savepoint; the row is removed with those of the others."""
+    alias = delivery.storage.alias
+    with delivery.storage.atomic():
+        delivery.storage.on_commit(delivery.note_atomic_commit)
+        before = store.hooks(alias)
+        publish_responses(delivery, call(delivery, message))
+        store.refuse_rollback(alias)
+        store.guard_hooks(
+            alias, lambda hook: partial(_run_hook, message, hook), since=before, owner=delivery
+        )
+    return Done(settled=True)
+
+
+def _run_hook(message: Message[Any], hook: Callable[[], object]) -> None:
+    """Run an on_commit hook as its handler would; if it raises, go on with those of the others."""
+    token = current_message.set(message)
+    try:
+        hook()
+    except BaseException as error:
+        logger.error(
+            "Message %s is done, but an on_commit hook of its handler raised a %s",
+            message.id,
+            type(error).__name__,
+            exc_info=failures.to_log(error),
+        )
+    finally:
+        current_message.reset(token)
+
+
+def _remove(alias: str, outcomes: dict[Delivery, Outcome]) -> None:
+    """Remove what is done and has not removed itself."""
+    done = [d for d, outcome in outcomes.items() if isinstance(outcome, Done) and not d.is_acked]
+    if done and not store.complete_locked(alias, [delivery.lease for delivery in done]):
+        raise Broken("A message that was locked is not there any more.")
+
+
+def _after_failure(
+    deliveries: Sequence[Delivery], outcomes: dict[Delivery, Outcome], error: BaseException
+) -> dict[Delivery, Outcome]:
+    """Judge a transaction that has ended in an exception.
+
+    What failed in its savepoint stays as it was judged. The others have lost what they wrote.
+    """
+    undone = [d for d, outcome in outcomes.items() if isinstance(outcome, Done)]
+    if any(delivery.is_committed for delivery in undone):
+        return outcomes
+    gone = sessions.session_gone(error)
+    for delivery in undone if outcomes else deliveries:
+        if gone and delivery in outcomes:
+            outcomes[delivery] = failed(delivery, error)
+        else:
+            outcomes.pop(delivery, None)
+            delivery.part()
+    logger.warning(
+        "%d message(s) are delivered again, as the transaction they shared was undone: %s",
+        len(undone),
+        type(error).__name__,
+        exc_info=failures.to_log(error),
+        extra={"event": "batch_undone", "count": len(undone)},
+    )
+    return outcomes
