@@ -15,6 +15,7 @@ from django_outbox import outbox, signals
 from django_outbox.models import DeadLetter, OutboxMessage
 from django_outbox.store import storage
 from tests.support import (
+    Gate,
     committed,
     drain,
     letter_of,
@@ -22,8 +23,11 @@ from tests.support import (
     publish,
     publish_many,
     received,
+    running,
     session,
     steal,
+    wait_for,
+    wait_until,
 )
 from tests.testapp.models import Order
 
@@ -369,6 +373,32 @@ def test_a_batch_costs_two_statements_beside_its_savepoints() -> None:
     # Savepoints pass by the wrappers of statements on some versions of Django.
     own = [verb for verb in statements if verb not in ("SAVEPOINT", "RELEASE", "SHOW")]
     assert own in (["SELECT", "WITH"], ["DELETE", "SELECT", "WITH"])  # the first may be alone
+
+
+def test_a_stop_releases_those_of_a_batch_that_have_not_started() -> None:
+    gate = Gate()
+    calls: list[str] = []
+
+    @outbox.handler("orders", atomic=True, atomic_batch=10)
+    def handle(message: outbox.Message[Any]) -> None:
+        calls.append(message.payload)
+        Order.objects.create(name=message.payload)
+        if message.payload == "5":
+            gate.wait()
+
+    ids = publish_many(TEN)
+    with running(batch_size=10) as worker:
+        wait_for(gate.reached)
+        worker.stop()
+        wait_until(lambda: worker._pool._is_hurried)
+        gate.opened.set()
+
+    assert calls == TEN[:6]
+    assert _booked() == TEN[:6]
+    rows = OutboxMessage.objects.order_by("id")
+    assert [(row.id, row.deliveries_count, row.lease_token) for row in rows] == [
+        (id_, 0, None) for id_ in ids[6:]
+    ]
 
 
 def test_one_message_that_waits_is_delivered_by_itself() -> None:
