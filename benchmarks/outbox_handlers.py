@@ -25,6 +25,12 @@ def atomic(message: outbox.Message[Any]) -> None:
         cursor.execute("INSERT INTO bench_effect (message) VALUES (%s)", [message.id])
 
 
+@outbox.handler("atomic_b10", atomic=True, atomic_batch=10)
+def atomic_b10(message: outbox.Message[Any]) -> None:
+    """Do the same in a transaction that ten messages share."""
+    atomic(message)
+
+
 @outbox.handler("latency")
 def latency(message: outbox.Message[Any]) -> None:
     """Tell the benchmark when this line was reached, by the clock all processes share."""

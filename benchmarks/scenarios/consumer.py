@@ -87,7 +87,7 @@ def _consumer(
         name,
         summary,
         lambda plan: drain(plan, *options, queue=queue, processes=processes, messages=messages),
-        count=counts if processes == 1 else None,
+        count=counts if processes == 1 and counted else None,
     )
 
 
@@ -113,5 +113,13 @@ SCENARIOS = [
         queue="atomic",
         messages=MESSAGES // 4,
         counted=200,
+    ),
+    _consumer(
+        "atomic/b10",
+        "the same with atomic_batch=10; how many share a transaction depends on the moment",
+        "--concurrency=8",
+        queue="atomic_b10",
+        messages=MESSAGES // 4,
+        counted=0,
     ),
 ]
