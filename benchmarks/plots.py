@@ -75,6 +75,6 @@ def _draw(path: Path, plot: Plot, deep: dict[float, dict[str, list[float]]]) -> 
     axes.set_ylabel(plot.unit)
     axes.set_title(plot.title)
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
+    figure.legend(loc="outside lower center", ncols=len(LINES))
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
