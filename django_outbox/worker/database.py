@@ -18,7 +18,7 @@ from django.db import Error as DjangoError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..own_connection import own_connection
-from ..store import CHANNEL, Cursor
+from ..store import CHANNEL, Cursor, session
 from ..watchdog import Watchdog
 
 logger = logging.getLogger("django_outbox")
@@ -168,8 +168,10 @@ class Database:
             raw.add_notify_handler(lambda notification: self._notified.add(notification.payload))
             if self._listen:
                 raw.execute(f"LISTEN {CHANNEL}")
-                # A session that may listen is not shared, so its statements may be prepared. To
-                # plan a claim would take a third of an idle worker's time to answer.
+                # A session that may listen is not shared. So it can be set up, and its statements
+                # prepared: to plan each claim takes a third of an idle worker's time to answer.
+                with psycopg.Cursor(raw) as cursor:
+                    session.go_along_indexes(cursor)
                 raw.prepare_threshold = PREPARE_AFTER
                 self._note_success()
         self._is_away = False
