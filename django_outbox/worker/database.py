@@ -167,11 +167,11 @@ class Database:
             raw: psycopg.Connection[Any] = wrapper.connection
             raw.add_notify_handler(lambda notification: self._notified.add(notification.payload))
             if self._listen:
-                raw.execute(f"LISTEN {CHANNEL}")
                 # A session that may listen is not shared. So it can be set up, and its statements
                 # prepared: to plan each claim takes a third of an idle worker's time to answer.
                 with psycopg.Cursor(raw) as cursor:
                     session.go_along_indexes(cursor)
+                raw.execute(f"LISTEN {CHANNEL}")
                 raw.prepare_threshold = PREPARE_AFTER
                 self._note_success()
         self._is_away = False
