@@ -216,16 +216,21 @@ class DjangoStorage:
         return connections[self.alias].cursor()
 
 
-def lock_free(alias: str, leases: Sequence[Lease]) -> set[int]:
-    """Lock the rows of leases that stand and that nobody else has locked; return their places."""
+def fence_many(alias: str, leases: Sequence[Lease]) -> set[int]:
+    """Keep leases from changing where `DjangoStorage.fence` would; return the places of the rest.
+
+    Those that are lost, or whose row is locked, are left out where that is looked at.
+    """
     with connections[alias].cursor() as cursor:
+        if not _sees_only_its_snapshot(connections[alias].connection, cursor):
+            return set(range(len(leases)))
         return messages.lock_free(cursor, leases)
 
 
-def complete_locked(alias: str, leases: Sequence[Lease]) -> bool:
-    """Remove messages that this transaction has locked; False if one of them was not there."""
+def complete_many(alias: str, leases: Sequence[Lease]) -> bool:
+    """Remove delivered messages in the open transaction; False if one of them was not there."""
     with connections[alias].cursor() as cursor:
-        return len(messages.complete_unlocked(cursor, leases)) == len(leases)
+        return len(messages.complete_here(cursor, leases)) == len(leases)
 
 
 def is_whole(alias: str, *, depth: int) -> bool:
@@ -254,14 +259,15 @@ def hooks(alias: str) -> list[Any]:
 
 
 def guard_hooks(
-    alias: str, guard: Callable[[Hook], Hook], *, since: Sequence[Any], owner: object
+    alias: str, guard: Callable[[Hook], Hook], *, since: Sequence[Any], spared: type
 ) -> None:
-    """Wrap what is to be called on commit and was not there before, except methods of `owner`."""
+    """Wrap what is to be called on commit and was not there before, except methods of `spared`."""
     connection = connections[alias]
-    before = {id(entry) for entry in since}
+    # The entries are made anew when a savepoint is rolled back; what they call is not.
+    before = {id(hook) for _, hook, *_ in since}
     guarded: list[Any] = []
     for entry in connection.run_on_commit:
-        is_known = id(entry) in before or _owner(entry[1]) is owner
+        is_known = id(entry[1]) in before or isinstance(_owner(entry[1]), spared)
         guarded.append(entry if is_known else (entry[0], guard(entry[1]), *entry[2:]))
     connection.run_on_commit = guarded
 

@@ -1,7 +1,7 @@
 """Deliver many messages of an atomic handler in one transaction, each in its own savepoint.
 
-Their rows are locked at the start, so no lease can change hands until the end, when one statement
-removes all that are done. If the transaction comes to nothing, each is delivered by itself.
+At the end one statement removes all that are done, by their leases. If one of them has none any
+more, or the transaction comes to nothing otherwise, each is delivered by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..messages import Done, Message, Outcome, current_message
 from ..store import storage as store
 from . import failures, sessions
 from .delivery import Delivery
-from .dispatch import call, deliver, failed, publish_responses
+from .dispatch import call, deliver, publish_responses
 
 logger = logging.getLogger("django_outbox")
 
@@ -37,16 +37,16 @@ def deliver_together(deliveries: Sequence[Delivery], begin: Begin) -> dict[Deliv
     outcomes: dict[Delivery, Outcome] = {}
     try:
         with deliveries[0].storage.atomic():
-            _deliver_each(alias, _locked(alias, deliveries), begin, outcomes)
+            _deliver_each(alias, _fenced(alias, deliveries), begin, outcomes)
             _remove(alias, outcomes)
     except BaseException as error:
         return _after_failure(deliveries, outcomes, error)
     return outcomes
 
 
-def _locked(alias: str, deliveries: Sequence[Delivery]) -> list[Delivery]:
-    """Lock the messages' rows; those whose lease is lost, or whose row is locked, go apart."""
-    places = store.lock_free(alias, [delivery.lease for delivery in deliveries])
+def _fenced(alias: str, deliveries: Sequence[Delivery]) -> list[Delivery]:
+    """Fence the leases where that is needed; those that cannot be go apart."""
+    places = store.fence_many(alias, [delivery.lease for delivery in deliveries])
     for place, delivery in enumerate(deliveries):
         delivery.apart = place not in places
     return [deliveries[place] for place in sorted(places)]
@@ -74,7 +74,7 @@ def _handle(delivery: Delivery, message: Message[Any]) -> Outcome:
         publish_responses(delivery, call(delivery, message))
         store.refuse_rollback(alias)
         store.guard_hooks(
-            alias, lambda hook: partial(_run_hook, message, hook), since=before, owner=delivery
+            alias, lambda hook: partial(_run_hook, message, hook), since=before, spared=Delivery
         )
     return Done(settled=True)
 
@@ -98,8 +98,8 @@ def _run_hook(message: Message[Any], hook: Callable[[], object]) -> None:
 def _remove(alias: str, outcomes: dict[Delivery, Outcome]) -> None:
     """Remove what is done and has not removed itself."""
     done = [d for d, outcome in outcomes.items() if isinstance(outcome, Done) and not d.is_acked]
-    if done and not store.complete_locked(alias, [delivery.lease for delivery in done]):
-        raise Broken("A message that was locked is not there any more.")
+    if done and not store.complete_many(alias, [delivery.lease for delivery in done]):
+        raise Broken("The lease of a message is lost.")
 
 
 def _after_failure(
@@ -112,13 +112,9 @@ def _after_failure(
     undone = [d for d, outcome in outcomes.items() if isinstance(outcome, Done)]
     if any(delivery.is_committed for delivery in undone):
         return outcomes
-    gone = sessions.session_gone(error)
     for delivery in undone if outcomes else deliveries:
-        if gone and delivery in outcomes:
-            outcomes[delivery] = failed(delivery, error)
-        else:
-            outcomes.pop(delivery, None)
-            delivery.part()
+        outcomes.pop(delivery, None)
+        delivery.part()
     logger.warning(
         "%d message(s) are delivered again, as the transaction they shared was undone: %s",
         len(undone),

@@ -29,6 +29,9 @@ R = TypeVar("R")
 _RETRY_AT_ONCE = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 # The server ends the session, is not up yet, or has become read-only, as after a failover.
 _SESSION_ENDS = ("08", "57P", "25006")
+# A prepared statement is gone or somebody else's, as behind a pooler that nobody told of, or its
+# result has changed with a migration.
+_UNPREPARED = ("26000", "42P05", "0A000")
 _TRIES = 5
 _MAX_BACKOFF = 5.0
 PREPARE_AFTER = 5
@@ -61,6 +64,7 @@ class Database:
         self.retry_at = 0.0
         self._watchdog = watchdog
         self._listen = listen
+        self._prepares = True
         self._failures = 0  # since a statement last succeeded; connecting alone proves little
         self._is_away = False
         self._wrapper: BaseDatabaseWrapper | None = None
@@ -99,6 +103,9 @@ class Database:
             except psycopg.Error as error:
                 if raw.closed or (error.sqlstate or "").startswith(_SESSION_ENDS):
                     self._drop(error, sent=raw.closed)
+                if error.sqlstate in _UNPREPARED and raw.prepare_threshold is not None:
+                    self._prepares = False
+                    self._drop(error)
                 raise
             else:
                 self._note_success()
@@ -172,7 +179,8 @@ class Database:
                 with psycopg.Cursor(raw) as cursor:
                     session.go_along_indexes(cursor)
                 raw.execute(f"LISTEN {CHANNEL}")
-                raw.prepare_threshold = PREPARE_AFTER
+                if self._prepares and raw.prepare_threshold is None:
+                    raw.prepare_threshold = PREPARE_AFTER
                 self._note_success()
         self._is_away = False
         self._has_missed = True  # whatever was notified while nobody listened

@@ -149,6 +149,7 @@ class Delivery:
         self.started_at = self.ended_at = None
         self.ack_committed = self.is_committed = False
         self.lost_in = None
+        self.timed_out = False
 
     def heartbeat(self) -> bool:
         """Have the lease renewed now; False if it is lost.

@@ -196,6 +196,7 @@ class Worker:
             self._pool.has_ended
             or bool(self._heard)
             or self._has_stop_to_begin
+            or self._is_done()  # by a job that has ended
             or (self._leases.is_asked and not self._database.is_away)
         )
 

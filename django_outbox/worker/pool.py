@@ -73,7 +73,8 @@ class Pool:
         They are daemons: one that is stuck in its handler does not keep the process alive.
         """
         self._is_stopping = True
-        self._call(self.size)
+        for _ in self._threads:
+            self._calls.put(None)
         deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -86,13 +87,13 @@ class Pool:
         """Queue deliveries."""
         self._in_hand += len(deliveries)
         self._waiting.extend(deliveries)
-        self._call(len(deliveries))
+        self._call()
 
     def submit_job(self, job: Job) -> None:
         """Queue a job that is no delivery; `is_quiet` waits for it."""
         self._open_jobs[job] = True
         self._jobs.append(job)
-        self._call(1)
+        self._call()
 
     def withdraw(self, delivery: Delivery) -> bool:
         """Tell whether the delivery had not been started; then it will not be."""
@@ -139,24 +140,37 @@ class Pool:
         """Whether nothing waits, runs, or has ended without being collected."""
         return not (self._in_hand or self._open_jobs)
 
-    def _call(self, number: int) -> None:
-        """Call so many threads to work; those that are busy look for more when they are done."""
-        for _ in range(min(number, self.size) - self._calls.qsize()):
+    def _call(self) -> None:
+        """Have a call out for each thing to do, as far as there are threads.
+
+        A thread that is done looks for more before it heeds a call, so some find nothing.
+        """
+        number = min(len(self._waiting) + len(self._jobs), self.size)
+        for _ in range(number - self._calls.qsize()):
             self._calls.put(None)
 
     def _work(self) -> None:
         sessions.begin()
         while True:
-            try:
-                if self._jobs:
-                    self._do(self._jobs.popleft())
-                else:
-                    self._deliver(self._waiting.popleft())
-            except IndexError:  # another thread was quicker, or nothing is left
-                if self._is_stopping:
-                    break
+            work = self._next()
+            if isinstance(work, Delivery):
+                self._deliver(work)
+            elif work is not None:
+                self._do(work)
+            elif self._is_stopping:
+                break
+            else:
                 self._await_call()
         _guarded(sessions.close_all)
+
+    def _next(self) -> Delivery | Job | None:
+        if self._jobs:
+            with suppress(IndexError):  # another thread was quicker
+                return self._jobs.popleft()
+        try:
+            return self._waiting.popleft()
+        except IndexError:
+            return None
 
     def _await_call(self) -> None:
         try:
@@ -179,12 +193,11 @@ class Pool:
         if most < 1 or delivery.apart:
             return mates
         for mate in self.waiting:
-            if len(mates) == most:
-                break
-            if mate.handler is delivery.handler and not mate.apart:
-                with suppress(ValueError):  # another thread was quicker
-                    self._waiting.remove(mate)
-                    mates.append(mate)
+            if len(mates) == most or mate.handler is not delivery.handler or mate.apart:
+                break  # what waits behind others must not be served before them
+            with suppress(ValueError):  # another thread was quicker
+                self._waiting.remove(mate)
+                mates.append(mate)
         return mates
 
     def _deliver_together(self, batch: list[Delivery]) -> None:
@@ -200,7 +213,7 @@ class Pool:
         for delivery in batch:
             del self._running[delivery]
         self._waiting.extendleft(reversed(unstarted))
-        self._call(len(unstarted))
+        self._call()
         self._wake()
 
     def _outcomes(self, batch: list[Delivery]) -> dict[Delivery, Outcome]:
@@ -209,7 +222,9 @@ class Pool:
 
         def begin(delivery: Delivery) -> bool:
             now = time.monotonic()
-            if self._is_hurried or now >= min(ends_at, delivery.lease_ends_at):
+            if delivery.lost or now >= delivery.lease_ends_at:
+                delivery.part()  # to be released by itself
+            if self._is_hurried or delivery.apart or now >= ends_at:
                 return False
             delivery.started_at = now
             return True
@@ -252,7 +267,7 @@ class Pool:
 
     def _outcome(self, delivery: Delivery) -> Outcome:
         now = time.monotonic()
-        if now >= delivery.lease_ends_at:
+        if delivery.lost or now >= delivery.lease_ends_at:
             return Release(refund=True)  # it could not be renewed; another may have it by now
         delivery.started_at = now
         try:

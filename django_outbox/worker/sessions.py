@@ -38,6 +38,11 @@ _SESSION_STATE = re.compile(
 )
 
 
+_TRANSACTION_STATE = re.compile(
+    r"(?:^|;)\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*SET\s+(?:LOCAL|CONSTRAINTS|TRANSACTION)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+
 _own = threading.local()
 """A handler thread's connections as they are made: Django's own list of them is slow to walk."""
 
@@ -47,12 +52,15 @@ class SessionStateWatcher:
 
     def __init__(self) -> None:
         self.touched = False
+        self.touched_transaction = False
 
     def __call__(
         self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any
     ) -> Any:
-        if not self.touched and _SESSION_STATE.search(_text(sql, context["connection"])):
-            self.touched = True
+        text = _text(sql, context["connection"])
+        self.touched = self.touched or _SESSION_STATE.search(text) is not None
+        if _TRANSACTION_STATE.search(text):
+            self.touched_transaction = True
         return execute(sql, params, many, context)
 
 
@@ -137,6 +145,8 @@ def tidy() -> None:
             discard(connection)
         elif connection.errors_occurred and not _is_fit(connection):
             connection.close()
+        if watcher is not None:
+            watcher.touched_transaction = False  # that has ended with the transaction
         connection.errors_occurred = False
         if connection.queries_log:
             connection.queries_log.clear()
@@ -146,7 +156,7 @@ def is_soiled(alias: str) -> bool:
     """Tell whether `tidy` would have work to do, apart from the transaction open on `alias`."""
     for connection in _used():
         watcher = _watcher(connection)
-        if watcher is not None and watcher.touched:
+        if watcher is not None and (watcher.touched or watcher.touched_transaction):
             return True
         if connection.alias != alias and (_depth(connection) or _in_transaction(connection)):
             return True

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import selectors
 import socket as sockets
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
 _Selector: type[selectors.BaseSelector] = getattr(
     selectors, "PollSelector", selectors.DefaultSelector
 )
+
+LOOK_EVERY = 0.05
+"""Seconds after which to look for what can be read, though there is something else to do."""
 
 LONGEST_SLEEP = 60.0
 """Seconds; what a selector can wait for has a limit, and nothing here needs to come near it."""
@@ -27,6 +31,7 @@ class Wakeup:
         self._sender.setblocking(False)
         self._selector.register(self._receiver, selectors.EVENT_READ)
         self._asleep = False
+        self._look_at = 0.0
 
     def wake(self) -> None:
         """End the sleep, if there is one."""
@@ -45,9 +50,14 @@ class Wakeup:
             self._selector.register(socket, selectors.EVENT_READ)
         self._asleep = True
         try:
-            if unless():
-                return False
+            now = time.monotonic()
             timeout = min(max(0.0, seconds), LONGEST_SLEEP)
+            if unless():
+                # To look costs a busy loop its turn among the threads.
+                if now < self._look_at:
+                    return False
+                timeout = 0.0
+            self._look_at = now + LOOK_EVERY
             ready = {key.fd for key, _ in self._selector.select(timeout)}
         finally:
             self._asleep = False

@@ -11,6 +11,7 @@ from .reading import QueueCounts, Stored, counts, live
 from .settling import (
     bury,
     complete,
+    complete_here,
     complete_one,
     complete_unlocked,
     lock,
@@ -29,6 +30,7 @@ __all__ = [
     "cancel_timer",
     "claim",
     "complete",
+    "complete_here",
     "complete_one",
     "complete_unlocked",
     "counts",

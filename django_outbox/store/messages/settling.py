@@ -49,6 +49,20 @@ def complete_unlocked(cursor: Cursor, leases: Sequence[Lease]) -> set[int]:
     return _ids(cursor)
 
 
+COMPLETE_HERE = """
+DELETE FROM django_outbox_message AS message
+USING unnest(%(ids)s::bigint[], %(tokens)s::uuid[]) AS lease (id, token)
+WHERE message.id = lease.id AND message.lease_token = lease.token
+RETURNING message.id
+"""
+
+
+def complete_here(cursor: Cursor, leases: Sequence[Lease]) -> set[int]:
+    """Remove delivered messages in the caller's transaction, waiting for locks on their rows."""
+    cursor.execute(COMPLETE_HERE, _leases(leases))
+    return _ids(cursor)
+
+
 COMPLETE_ONE = """
 DELETE FROM django_outbox_message WHERE id = %(id)s AND lease_token = %(token)s RETURNING id
 """
