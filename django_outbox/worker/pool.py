@@ -1,7 +1,8 @@
 """The handler threads: each takes a delivery, runs it, and reports its outcome.
 
 Deliveries wait in one queue for whichever thread is free first, so none waits behind a slow one
-while another thread idles. One that has not been started can be withdrawn.
+while another thread idles, but for those that share a transaction. One that no thread has taken
+can be withdrawn.
 """
 
 from __future__ import annotations
