@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ def server(url: str | None) -> Iterator[str]:
 @contextmanager
 def new_database(server_url: str, peer: str) -> Iterator[str]:
     """Make a database that was not there before, yield its address, and drop it."""
-    name = f"peers_{peer.replace('-', '_')}_{secrets.token_hex(4)}"
+    name = f"peers_{re.sub('[^a-z]+', '_', peer)}_{secrets.token_hex(4)}"
     with psycopg.connect(server_url, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.peers.of.faststream import FaststreamOutbox
 from benchmarks.peers.of.hand_written import HandWritten
+from benchmarks.peers.of.hand_written_here import HandWrittenHere
 from benchmarks.peers.of.in_django import DjangoTasksDb, ReliableOutbox
 from benchmarks.peers.of.ours import DjangoOutbox
 from benchmarks.peers.of.pgqueuer import Pgqueuer
@@ -16,6 +17,7 @@ PEERS: dict[str, type[Peer]] = {
     for peer in (
         DjangoOutbox,
         HandWritten,
+        HandWrittenHere,
         Pgqueuer,
         FaststreamOutbox,
         ReliableOutbox,

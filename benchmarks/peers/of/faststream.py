@@ -23,7 +23,10 @@ class FaststreamOutbox(Peer):
     packages = ("faststream-outbox", "faststream", "SQLAlchemy", "asyncpg", "uvloop")
     tables = ("outbox",)
     left = "SELECT EXISTS (SELECT FROM outbox)"
-    consumers = (Consumer("1 worker, batch 500, flush 500", {"batch": 500, "flush": 500}),)
+    consumers = (
+        Consumer("2 processes, batch 500, flush 500", {"batch": 500, "flush": 500}, processes=2),
+        Consumer("1 worker, batch 500, flush 500", {"batch": 500, "flush": 500}),
+    )
     ways = (ONE, EACH, MANY)
     listener = Consumer("1 worker, batch 500, flush 500", {"batch": 500, "flush": 500})
 
