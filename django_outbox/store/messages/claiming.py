@@ -13,7 +13,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from ...messages import Claimed, Lease
-from .. import Cursor
+from .. import Cursor, Query
 
 
 class Lane(NamedTuple):
@@ -94,8 +94,24 @@ def claim(
 
     What is due or expires within `ahead` seconds counts as due or expired.
     """
+    return claim_query(lanes, limit=limit, worker_id=worker_id, ahead=ahead).run(cursor)
+
+
+def claim_query(
+    lanes: Sequence[Lane], *, limit: int, worker_id: str, ahead: float = 0.0
+) -> Query[list[Claimed]]:
+    """Return the claim, to be sent."""
     token = str(uuid4())
-    cursor.execute(
+
+    def read(cursor: Cursor) -> list[Claimed]:
+        claimed = [
+            Claimed._make((*row, lanes[row[-1] - 1].queue, Lease(row[0], token)))
+            for row in cursor.fetchall()
+        ]
+        claimed.sort(key=_IN_ORDER)
+        return claimed
+
+    return Query(
         CLAIM,
         {
             "queues": [lane.queue for lane in lanes],
@@ -107,13 +123,8 @@ def claim(
             "worker_id": worker_id,
             "ahead": ahead,
         },
+        read,
     )
-    claimed = [
-        Claimed._make((*row, lanes[row[-1] - 1].queue, Lease(row[0], token)))
-        for row in cursor.fetchall()
-    ]
-    claimed.sort(key=_IN_ORDER)
-    return claimed
 
 
 SOONEST = """

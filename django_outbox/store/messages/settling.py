@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...messages import Again, Bury, Lease, Release
-from .. import Cursor
+from .. import Cursor, Query
 
 # A publisher that extends a timer holds its row until it commits. The worker's loop must not stand
 # still for that, so it waits a moment at most; the sub-select is a one-time filter, which runs
@@ -26,8 +26,12 @@ RETURNING message.id
 
 def complete(cursor: Cursor, leases: Sequence[Lease]) -> set[int]:
     """Remove delivered messages and return the ids removed; wait 200 ms at most for a lock."""
-    cursor.execute(COMPLETE, _leases(leases))
-    return _ids(cursor)
+    return complete_query(leases).run(cursor)
+
+
+def complete_query(leases: Sequence[Lease]) -> Query[set[int]]:
+    """Return what `complete` sends."""
+    return Query(COMPLETE, _leases(leases), _ids)
 
 
 COMPLETE_UNLOCKED = """
