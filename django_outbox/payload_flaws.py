@@ -11,7 +11,6 @@ Default: TypeAlias = Callable[[Any], Any]
 Flaw: TypeAlias = tuple[str, str]
 
 _DEEPEST = 200
-_STRINGS = frozenset({str})
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
@@ -25,13 +24,21 @@ def find(payload: Any, default: Default) -> Flaw | None:
 
 def loses_keys(value: Any) -> bool:
     """Tell whether a dict has keys such as 1 and "1", of which JSON would keep one."""
-    if isinstance(value, dict):
-        if not _STRINGS.issuperset(map(type, value)) and any(_loses(value, key) for key in value):
-            return True
-        value = value.values()
-    elif not isinstance(value, (list, tuple)):
-        return False
-    return any(loses_keys(item) for item in value if type(item) not in _SCALARS)
+    # Runs for every payload: loops are twice as quick here as generators and sets of types.
+    pending = [value]
+    for container in pending:
+        items = container
+        if isinstance(container, dict):
+            for key in container:
+                if type(key) is not str and _loses(container, key):
+                    return True
+            items = container.values()
+        elif not isinstance(container, (list, tuple)):
+            continue
+        for item in items:
+            if type(item) not in _SCALARS:
+                pending.append(item)  # noqa: PERF401 - what it proposes is slower
+    return False
 
 
 def _loses(value: dict[Any, Any], key: Any) -> bool:

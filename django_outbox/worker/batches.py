@@ -16,7 +16,7 @@ from ..messages import Done, Message, Outcome, current_message
 from ..store import storage as store
 from . import failures, sessions
 from .delivery import Delivery
-from .dispatch import call, deliver, publish_responses
+from .dispatch import SETTLED, call, deliver, publish_responses
 
 logger = logging.getLogger("django_outbox")
 
@@ -76,7 +76,7 @@ def _handle(delivery: Delivery, message: Message[Any]) -> Outcome:
         store.guard_hooks(
             alias, lambda hook: partial(_run_hook, message, hook), since=before, spared=Delivery
         )
-    return Done(settled=True)
+    return SETTLED
 
 
 def _run_hook(message: Message[Any], hook: Callable[[], object]) -> None:

@@ -35,6 +35,9 @@ logger = logging.getLogger("django_outbox")
 
 Handle = Callable[[Delivery, Message[Any]], Outcome]
 
+DONE = Done()
+SETTLED = Done(settled=True)
+
 
 def deliver(delivery: Delivery, handle: Handle | None = None) -> Outcome:
     """Deliver the message and return how it ended."""
@@ -64,7 +67,7 @@ def _handle(delivery: Delivery, message: Message[Any]) -> Outcome:
     responses = call(delivery, message)
     if responses:
         return _publish_and_settle(delivery, responses)
-    return Done(settled=delivery.ack_committed)
+    return SETTLED if delivery.ack_committed else DONE
 
 
 def _handle_atomically(delivery: Delivery, message: Message[Any]) -> Outcome:
@@ -85,7 +88,7 @@ def _handle_atomically(delivery: Delivery, message: Message[Any]) -> Outcome:
             type(error).__name__,
             exc_info=failures.to_log(error),
         )
-    return Done(settled=True)
+    return SETTLED
 
 
 def call(delivery: Delivery, message: Message[Any]) -> list[OutboxResponse]:
@@ -114,7 +117,7 @@ def _publish_and_settle(delivery: Delivery, responses: list[OutboxResponse]) -> 
     delivery.settles_itself = True
     with delivery.storage.atomic():
         _settle_here(delivery, responses)
-    return Done(settled=True)
+    return SETTLED
 
 
 def _settle_here(delivery: Delivery, responses: list[OutboxResponse]) -> None:

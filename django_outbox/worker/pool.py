@@ -181,8 +181,7 @@ class Pool:
             self._calls.get()
 
     def _deliver(self, delivery: Delivery) -> None:
-        mates = self._take_mates(delivery)
-        if mates:
+        if delivery.handler.atomic_batch > 1 and (mates := self._take_mates(delivery)):
             self._deliver_together([delivery, *mates])
         else:
             self._deliver_alone(delivery)
