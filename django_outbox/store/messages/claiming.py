@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from ...messages import Claimed, Lease
 from .. import Cursor, Query
+from ..arrays import array_of_numbers, array_of_texts
 
 
 class Lane(NamedTuple):
@@ -114,10 +115,10 @@ def claim_query(
     return Query(
         CLAIM,
         {
-            "queues": [lane.queue for lane in lanes],
-            "lease_ttls": [lane.lease_ttl for lane in lanes],
-            "low_ats": [lane.low_at for lane in lanes],
-            "low_ids": [lane.low_id for lane in lanes],
+            "queues": array_of_texts(*(lane.queue for lane in lanes)),
+            "lease_ttls": array_of_numbers(lane.lease_ttl for lane in lanes),
+            "low_ats": array_of_numbers(lane.low_at for lane in lanes),
+            "low_ids": array_of_numbers(lane.low_id for lane in lanes),
             "limit": limit,
             "token": token,
             "worker_id": worker_id,

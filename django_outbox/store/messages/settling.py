@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from ...messages import Again, Bury, Lease, Release
 from .. import Cursor, Query
+from ..arrays import array_of_numbers
 
 # A publisher that extends a timer holds its row until it commits. The worker's loop must not stand
 # still for that, so it waits a moment at most; the sub-select is a one-time filter, which runs
@@ -280,14 +281,13 @@ def lock_free(cursor: Cursor, leases: Sequence[Lease]) -> set[int]:
 
 
 def _leases(leases: Iterable[Lease]) -> dict[str, str]:
-    """Return the parameters of the leases as array literals.
-
-    Lists would do, but psycopg takes longer to write them than the server to remove the rows.
-    """
+    """Return the parameters of the leases."""
     leases = list(leases)
-    ids = ",".join([str(lease.id) for lease in leases])
     tokens = ",".join([lease.token for lease in leases])
-    return {"ids": f"{{{ids}}}", "tokens": f"{{{tokens}}}"}
+    return {
+        "ids": array_of_numbers([lease.id for lease in leases]),
+        "tokens": f"{{{tokens}}}",
+    }
 
 
 def _ids(cursor: Cursor) -> set[int]:
