@@ -598,7 +598,8 @@ def test_behind_a_pooler_a_worker_listens_on_the_direct_database_or_polls(
             wait_until(lambda n=n: len(handled) == n + 1, within=2)  # type: ignore[misc]
         with session() as other:
             listening = other.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE query ILIKE 'listen %'"
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE query ILIKE 'listen %' AND datname = current_database()"
             ).fetchone()
 
     assert listening == (1 if listen_on else 0,)
