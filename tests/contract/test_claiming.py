@@ -570,7 +570,8 @@ def test_without_notify_a_worker_does_not_listen(settings: LazySettings) -> None
         publish()
         wait_for(handled)
         row = other.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE query ILIKE 'listen%'"
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE query ILIKE 'listen%' AND datname = current_database()"
         ).fetchone()
     assert row == (0,)
 
