@@ -33,8 +33,16 @@ LIVED_LONG = 60.0
 GRACE = 5.0
 """Seconds beyond the shutdown timeout after which a process that does not end is killed."""
 
+MOST_FAILURES = 5
+"""How often in a row a process may fail that is to end when its work is done."""
+
+NOT_STARTED = 71
+"""The code of a process that the system would not start: sysexits' EX_OSERR."""
+
 STOPPED_AT_START = -signal.SIGTERM
 """The code of a process that was to stop before it could take signals, and had nothing in hand."""
+
+_is_supervised = False
 
 Target = Callable[[Any, int, int], None]
 """What a process runs: it is given the arguments, its number, and how often it was started."""
@@ -47,6 +55,7 @@ class _Slot:
     started_at: float = 0.0
     restart_at: float = NEVER
     pause: float = FIRST_PAUSE
+    failures: int = 0
     starts: int = 0
     codes: list[int] = field(default_factory=list)
 
@@ -54,7 +63,8 @@ class _Slot:
 class Supervisor:
     """Keep `count` processes running until stopped, or until each of them has done its work.
 
-    `restarts` says whether one that ends with code 0 is started again too.
+    `restarts` says whether one that ends with code 0 is started again too; if not, one that fails
+    again and again is given up.
     """
 
     def __init__(
@@ -108,15 +118,21 @@ class Supervisor:
 
     def _start(self, slot: _Slot) -> None:
         slot.starts += 1
-        slot.process = self._context.Process(
+        slot.started_at = time.monotonic()
+        slot.restart_at = NEVER
+        process = self._context.Process(
             target=run_in_process,
             args=(self._target, self._args, slot.number, slot.starts),
             name=f"outbox-worker-{slot.number}",
         )
-        with _interrupts_blocked():
-            slot.process.start()
-        slot.started_at = time.monotonic()
-        slot.restart_at = NEVER
+        try:
+            with _interrupts_blocked():
+                process.start()
+        except OSError as error:  # no more processes or memory for now
+            logger.error("Worker process %d could not be started: %s", slot.number, error)
+            self._note_end(slot, pid=None, code=NOT_STARTED)
+        else:
+            slot.process = process
 
     def _wait(self) -> None:
         until = min([self._kill_at, *(slot.restart_at for slot in self._slots)])
@@ -134,29 +150,39 @@ class Supervisor:
             if process is None or process.is_alive():
                 continue
             process.join()
-            code = process.exitcode or 0
             slot.process = None
-            slot.codes.append(code)
-            if self._stop_requested or (code == 0 and not self._restarts):
-                continue
-            self._plan_restart(slot, process, code)
+            self._note_end(slot, process.pid, process.exitcode or 0)
 
-    def _plan_restart(self, slot: _Slot, process: BaseProcess, code: int) -> None:
+    def _note_end(self, slot: _Slot, pid: int | None, code: int) -> None:
+        slot.codes.append(code)
+        if self._stop_requested:
+            return
+        if code == 0:
+            slot.pause, slot.failures = FIRST_PAUSE, 0
+            if self._restarts:
+                slot.restart_at = time.monotonic()
+        else:
+            self._note_failure(slot, pid, code)
+
+    def _note_failure(self, slot: _Slot, pid: int | None, code: int) -> None:
         now = time.monotonic()
-        if code == 0 or now - slot.started_at > LIVED_LONG:
-            slot.pause = FIRST_PAUSE
-        pause = 0.0 if code == 0 else slot.pause
-        slot.restart_at = now + pause
-        if code:
+        if now - slot.started_at > LIVED_LONG:
+            slot.pause, slot.failures = FIRST_PAUSE, 0
+        slot.failures += 1
+        if self._restarts or slot.failures < MOST_FAILURES:
+            slot.restart_at = now + slot.pause
+            then = f"another starts in {slot.pause:g} s"
             slot.pause = min(2 * slot.pause, LONGEST_PAUSE)
-            logger.error(
-                "Worker process %d (pid %s) ended with code %d; another starts in %g s",
-                slot.number,
-                process.pid,
-                code,
-                pause,
-                extra={"event": "process_ended", "number": slot.number, "code": code},
-            )
+        else:
+            then = f"it is given up after {slot.failures} failures in a row"
+        logger.error(
+            "Worker process %d (pid %s) ended with code %d; %s",
+            slot.number,
+            pid,
+            code,
+            then,
+            extra={"event": "process_ended", "number": slot.number, "code": code},
+        )
 
     def _restart(self) -> None:
         now = time.monotonic()
@@ -179,7 +205,7 @@ class Supervisor:
 
 def is_supervised() -> bool:
     """Tell whether this process is one that a supervisor has started."""
-    return multiprocessing.parent_process() is not None
+    return _is_supervised
 
 
 def run_in_process(target: Target, args: Any, number: int, start: int) -> None:
@@ -187,6 +213,8 @@ def run_in_process(target: Target, args: Any, number: int, start: int) -> None:
 
     The supervisor gets it, and passes it on once.
     """
+    global _is_supervised  # noqa: PLW0603 - a process is what it is
+    _is_supervised = True
     os.setpgid(0, 0)
     _forget_interrupts()
     threading.Thread(target=_stop_with_the_supervisor, daemon=True).start()
