@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -10,10 +11,12 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connection, transaction
 from django.db.backends.signals import connection_created
+from psycopg import IsolationLevel
 
 from django_outbox import outbox, signals
 from django_outbox.models import DeadLetter, OutboxMessage
 from django_outbox.store import storage
+from django_outbox.worker import pool
 from tests.support import (
     Gate,
     committed,
@@ -462,3 +465,42 @@ def test_one_message_that_waits_is_delivered_by_itself() -> None:
     _work()
 
     assert letter_of(id_).attempts_count == 1
+
+
+def test_no_message_joins_a_transaction_that_has_gone_on_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool, "LONGEST_BATCH", 0.2)
+    seen: list[int] = []
+
+    @outbox.handler("orders", atomic=True, atomic_batch=10)
+    def handle(message: outbox.Message[Any]) -> None:
+        seen.append(_transaction())
+        time.sleep(0.25)
+
+    publish_many(TEN[:4])
+    _work()
+
+    assert len(set(seen)) == 4
+
+
+@pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
+def test_a_batch_holds_under_stricter_isolation(
+    level: IsolationLevel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    @outbox.handler("orders", atomic=True, atomic_batch=10, retry=HOUR)
+    def handle(message: outbox.Message[Any]) -> None:
+        calls.append(message.payload)
+        Order.objects.create(name=message.payload)
+        if message.payload == "5":
+            raise ValueError("no")
+
+    publish_many(TEN)
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "isolation_level", level)
+    _work()
+
+    assert _booked() == NINE
+    assert sorted(calls) == TEN
+    assert OutboxMessage.objects.get().attempts_count == 1
