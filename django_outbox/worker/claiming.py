@@ -22,9 +22,6 @@ from .pacing import Pace
 from .pool import Pool
 from .window import ClaimWindow
 
-AT_ONCE = 0.0
-"""When to claim next after a claim that was full: there is more."""
-
 COALESCE = 0.01
 """Seconds within which notifications are one wake-up."""
 
@@ -45,7 +42,7 @@ class Claims:
         self._pool = pool
         self._queues = list(handlers)
         self._window = ClaimWindow(handlers, strict=options.strict)
-        self._claim_at = AT_ONCE
+        self._claim_at = 0.0
         self._poll_at = 0.0
         self._sweep_by = NEVER
         self._is_caught_up = False
@@ -108,12 +105,12 @@ class Claims:
         return claimed
 
     def to_send_along(self) -> Query[list[Claimed]] | None:
-        """Return a claim to go to the server with another statement, None if it is no time for one.
+        """Return a claim that can go to the server with another statement, if it is time for one.
 
-        It is while there is a backlog, unless a sweep is due. `came_along` takes its answer.
+        That is while there is a backlog; `came_along` is to be told of its answer.
         """
-        is_sweep_due = time.monotonic() >= min(self._window.next_sweep, self._sweep_by)
-        if is_sweep_due or self._claim_at > AT_ONCE:
+        now = time.monotonic()
+        if self._claim_at > 0.0 or now >= min(self._window.next_sweep, self._sweep_by):
             return None
         limit = self._along = self._room()
         if not limit:
@@ -158,7 +155,7 @@ class Claims:
         """Decide when to claim next; a claim that was not full has caught up with its window."""
         self._is_caught_up = not full
         if full:
-            self._claim_at = AT_ONCE
+            self._claim_at = 0.0
             return
         self._poll_at = 0.0
         self._claim_began = began

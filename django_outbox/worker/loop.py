@@ -21,7 +21,6 @@ from ..conf import settings
 from ..handlers import Handler
 from ..messages import Claimed, Release
 from ..presence import Presence
-from ..store import Query
 from ..store.storage import DjangoStorage
 from ..watchdog import Watchdog, limit_silence
 from . import sessions
@@ -68,13 +67,10 @@ class Worker:
             "worker", options.worker_id, queues=list(handlers), concurrency=options.concurrency
         )
         self._reporter = Reporter(options.worker_id, self._pool.submit_job, self._presence.note)
-        along = Along(self._ask_along, self._take_along)
-        self._settler = Settler(self._database, self._reporter, along)
+        self._settler = Settler(self._database, self._reporter)
         self._leases = Leases(self._database, self._pool, self._reporter, self._wakeup.wake)
         self._claims = Claims(handlers, options, self._database, self._pool)
         self._storage = DjangoStorage(options.using)
-        self._has_claimed = False  # in this turn, along with a settlement
-        self._asked_at = 0.0
         self._heard: deque[set[str] | None] = deque()
         self._refusal: psycopg.Error | None = None
         self._stop_requested = False
@@ -111,15 +107,14 @@ class Worker:
         return self._pool.running_count > 0
 
     def _turn(self) -> None:
-        self._has_claimed = False
         self._begin_stop()
-        self._settle()
+        has_claimed = self._settle()
         self._leases.notice_timeouts()
         self._release(self._leases.overdue())
         try:
             self._database.connect()
             self._leases.renew()
-            if not self._has_claimed:
+            if not has_claimed:
                 self._claim()
             self._claims.look_ahead()
             self._beat()
@@ -144,25 +139,32 @@ class Worker:
                 extra={"event": "presence_not_written"},
             )
 
-    def _settle(self) -> None:
+    def _settle(self) -> bool:
+        """Write what has ended; tell whether a claim went along with it."""
         ended = self._pool.collect()
         self._claims.pace.note_durations(
             [delivery.duration for delivery, _ in ended if delivery.started_at is not None]
         )
-        if ended or self._settler.unsettled:
-            self._leases.drop(self._settler.settle(ended))
-            if self.options.drain:
-                self._claims.look_again()  # handlers may have published more
+        if not ended and not self._settler.unsettled:
+            return False
+        along = self._claim_to_send_along()
+        self._leases.drop(self._settler.settle(ended, along))
+        if self.options.drain:
+            self._claims.look_again()  # handlers may have published more
+        return along is not None and along.was_sent
 
-    def _ask_along(self) -> Query[list[Claimed]] | None:
-        """Return a claim to send along with a settlement, if it is time for one."""
-        self._asked_at = time.monotonic()
-        return self._claims.to_send_along()
+    def _claim_to_send_along(self) -> Along | None:
+        """Return a claim that can share a transaction with a settlement, if it is time for one."""
+        claimed_at = time.monotonic()
+        claim = self._claims.to_send_along()
+        if claim is None:
+            return None
 
-    def _take_along(self, claimed: list[Claimed]) -> None:
-        self._has_claimed = True
-        self._claims.came_along(claimed, began=self._asked_at)
-        self._take(claimed, self._asked_at)
+        def take(claimed: list[Claimed]) -> None:
+            self._claims.came_along(claimed, began=claimed_at)
+            self._take(claimed, claimed_at)
+
+        return Along(claim, take)
 
     def _claim(self) -> None:
         claimed_at = time.monotonic()

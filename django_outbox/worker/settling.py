@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 
@@ -41,24 +42,26 @@ _HOPELESS = (
 )
 
 
-class Along(NamedTuple):
-    """A claim that can be sent together with completions, if it is time for one."""
+@dataclass
+class Along:
+    """A claim that may be sent together with completions, and what takes its answer."""
 
-    ask: Callable[[], Query[list[Claimed]] | None]
+    claim: Query[list[Claimed]]
     take: Callable[[list[Claimed]], None]
+    was_sent: bool = False
 
 
 class Settler:
     """Outcomes that are to be written, kept until they are."""
 
-    def __init__(self, database: Database, reporter: Reporter, along: Along) -> None:
+    def __init__(self, database: Database, reporter: Reporter) -> None:
         self._database = database
         self._reporter = reporter
-        self._along = along
         self._fresh: dict[type, list[Ended]] = {kind: [] for kind in PHASES}
         self._put_off: list[tuple[float, Ended]] = []  # with the moment to try again
         self._given_up: list[Delivery] = []
         self._finished: list[Delivery] = []
+        self._along: Along | None = None
 
     @property
     def unsettled(self) -> int:
@@ -77,11 +80,13 @@ class Settler:
         self._given_up = [delivery for delivery in self._given_up if delivery.lease_ends_at > now]
         return [delivery.claimed.id for delivery in self._given_up]
 
-    def settle(self, ended: Sequence[Ended]) -> list[Delivery]:
+    def settle(self, ended: Sequence[Ended], along: Along | None = None) -> list[Delivery]:
         """Write these outcomes and earlier ones still open; return what is out of hand now.
 
-        While the database is away, what could not be written is kept for the next call.
+        While the database is away, what could not be written is kept for the next call. A claim
+        that is given `along` goes with the first completions, if there are any.
         """
+        self._along = along
         for one in ended:
             self._sort(one)
         try:
@@ -189,15 +194,16 @@ class Settler:
             return call(store.complete_unlocked, leases)
 
     def _complete_and_claim(self, leases: list[Lease]) -> set[int] | None:
-        """Complete and claim in one transaction; None if nothing is to be claimed, or it failed."""
-        claim = self._along.ask()
-        if claim is None:
+        """Complete and claim in one transaction; None if nothing came of it, or nothing is due."""
+        along, self._along = self._along, None
+        if along is None:
             return None
-        answers = self._database.call_together(store.complete_query(leases), claim)
+        answers = self._database.call_together(store.complete_query(leases), along.claim)
         if answers is None:
             return None
         completed, claimed = answers
-        self._along.take(claimed)  # before all else: threads wait for it
+        along.was_sent = True
+        along.take(claimed)  # before all else: threads wait for it
         return completed
 
     def _write_apart(
