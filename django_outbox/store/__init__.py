@@ -6,10 +6,8 @@ transaction; what it runs is part of whatever the caller has open. All moments a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
-
-R = TypeVar("R")
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 CHANNEL = "django_outbox"
 """The NOTIFY channel; the payload of a notification is the name of a queue."""
@@ -23,20 +21,3 @@ class Cursor(Protocol):
     def fetchone(self) -> Any: ...
 
     def fetchall(self) -> list[Any]: ...
-
-
-class Query(NamedTuple, Generic[R]):
-    """A statement, and how to read its answer: for those that are sent before one is waited for."""
-
-    sql: str
-    params: Mapping[str, Any]
-    read: Callable[[Cursor], R]
-
-    def run(self, cursor: Cursor) -> R:
-        """Send the statement and read its answer."""
-        self.send(cursor)
-        return self.read(cursor)
-
-    def send(self, cursor: Cursor) -> None:
-        """Send the statement; in a pipeline that does not wait for the answer."""
-        cursor.execute(self.sql, self.params)

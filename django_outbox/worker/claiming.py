@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from ..conf import settings
 from ..handlers import Handler
 from ..messages import Claimed
-from ..store import Query
 from ..store import messages as store
 from .database import Database
 from .moments import NEVER
@@ -49,7 +48,6 @@ class Claims:
         self._claim_began: float | None = None
         self._news_at = 0.0
         self._claimed = 0
-        self._along = 0
         self._is_closed = False
 
     @property
@@ -100,33 +98,11 @@ class Claims:
         if sweep:
             self._window.swept(began=now)
             self._sweep_by = NEVER
-        self._note(claimed)
-        self._note_what_is_left(began=now, full=len(claimed) == limit, swept=sweep)
-        return claimed
-
-    def to_send_along(self) -> Query[list[Claimed]] | None:
-        """Return a claim that can go to the server with another statement, if it is time for one.
-
-        That is while there is a backlog; `came_along` is to be told of its answer.
-        """
-        now = time.monotonic()
-        if self._claim_at > 0.0 or now >= min(self._window.next_sweep, self._sweep_by):
-            return None
-        limit = self._along = self._room()
-        if not limit:
-            return None
-        lanes = self._window.lanes(sweep=False)
-        return store.claim_query(lanes, limit=limit, worker_id=self._options.worker_id)
-
-    def came_along(self, claimed: list[Claimed], *, began: float) -> None:
-        """Take note of what a claim has brought that was sent along."""
-        self._note(claimed)
-        self._note_what_is_left(began=began, full=len(claimed) == self._along, swept=False)
-
-    def _note(self, claimed: list[Claimed]) -> None:
         self._window.advance(claimed)
         self.pace.note_sizes([len(row.body) for row in claimed])
         self._claimed += len(claimed)
+        self._note_what_is_left(began=now, full=len(claimed) == limit, swept=sweep)
+        return claimed
 
     def look_ahead(self) -> None:
         """Learn when the next message is due: after the last sweep, and once a poll."""

@@ -18,14 +18,13 @@ from django.db import Error as DjangoError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..own_connection import own_connection
-from ..store import CHANNEL, Cursor, Query, session
+from ..store import CHANNEL, Cursor, session
 from ..watchdog import Watchdog
 
 logger = logging.getLogger("django_outbox")
 
 P = ParamSpec("P")
 R = TypeVar("R")
-S = TypeVar("S")
 
 _RETRY_AT_ONCE = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 # The server ends the session, is not up yet, or has become read-only, as after a failover.
@@ -93,7 +92,8 @@ class Database:
         raw = self.connect()
         for _ in range(_TRIES):
             try:
-                with self._watchdog.guard(self._fd), self._cursor(raw) as cursor:
+                with self._watchdog.guard(self._fd), psycopg.Cursor(raw) as cursor:
+                    cursor.format = psycopg.pq.Format.BINARY
                     result = operation(cursor, *args, **kwargs)
             except _RETRY_AT_ONCE:
                 continue
@@ -111,32 +111,6 @@ class Database:
                 self._note_success()
                 return result
         return self._drop(psycopg.OperationalError("the statement could not be serialized"))
-
-    def call_together(self, first: Query[R], second: Query[S]) -> tuple[R, S] | None:
-        """Run two statements in one transaction and one round trip.
-
-        None if nothing came of either, since the server refused one or cannot be asked so: each is
-        to be called by itself then. Raises `DatabaseAway` as `call` does.
-        """
-        raw = self.connect()
-        if not self._listen or not psycopg.Pipeline.is_supported():
-            return None
-        try:
-            with self._watchdog.guard(self._fd):
-                cursor, other = self._cursor(raw), self._cursor(raw)
-                with raw.pipeline():  # ends with the transaction: what is read is committed
-                    first.send(cursor)
-                    second.send(other)
-                answers = first.read(cursor), second.read(other)
-        except psycopg.errors.LockNotAvailable as error:
-            self._hold_off(LOCKED_PAUSE)
-            raise RowsLocked from error
-        except psycopg.Error as error:
-            if raw.closed:
-                self._drop(error, sent=True)
-            return None
-        self._note_success()
-        return answers
 
     def connect(self) -> psycopg.Connection[Any]:
         """Return the open connection, made anew if need be and if it is time to."""
@@ -182,12 +156,6 @@ class Database:
                 wrapper.close()
             except (psycopg.Error, DjangoError):
                 logger.debug("Closing a broken connection failed", exc_info=True)
-
-    @staticmethod
-    def _cursor(raw: psycopg.Connection[Any]) -> psycopg.Cursor[Any]:
-        cursor = psycopg.Cursor(raw)
-        cursor.format = psycopg.pq.Format.BINARY
-        return cursor
 
     @property
     def _raw(self) -> psycopg.Connection[Any] | None:

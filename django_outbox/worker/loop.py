@@ -19,7 +19,7 @@ from django.db.backends.signals import connection_created
 
 from ..conf import settings
 from ..handlers import Handler
-from ..messages import Claimed, Release
+from ..messages import Release
 from ..presence import Presence
 from ..store.storage import DjangoStorage
 from ..watchdog import Watchdog, limit_silence
@@ -34,7 +34,7 @@ from .moments import NEVER
 from .options import Options
 from .pool import Pool
 from .reporting import Reporter
-from .settling import Along, Settler
+from .settling import Settler
 from .wakeup import Wakeup
 
 __all__ = ["Options", "Worker"]
@@ -108,14 +108,13 @@ class Worker:
 
     def _turn(self) -> None:
         self._begin_stop()
-        has_claimed = self._settle()
+        self._settle()
         self._leases.notice_timeouts()
         self._release(self._leases.overdue())
         try:
             self._database.connect()
             self._leases.renew()
-            if not has_claimed:
-                self._claim()
+            self._claim()
             self._claims.look_ahead()
             self._beat()
         except DatabaseAway:
@@ -139,39 +138,18 @@ class Worker:
                 extra={"event": "presence_not_written"},
             )
 
-    def _settle(self) -> bool:
-        """Write what has ended; tell whether a claim went along with it."""
+    def _settle(self) -> None:
         ended = self._pool.collect()
         self._claims.pace.note_durations(
             [delivery.duration for delivery, _ in ended if delivery.started_at is not None]
         )
-        if not ended and not self._settler.unsettled:
-            return False
-        along = self._claim_to_send_along()
-        self._leases.drop(self._settler.settle(ended, along))
-        if self.options.drain:
-            self._claims.look_again()  # handlers may have published more
-        return along is not None and along.was_sent
-
-    def _claim_to_send_along(self) -> Along | None:
-        """Return a claim that can share a transaction with a settlement, if it is time for one."""
-        claimed_at = time.monotonic()
-        claim = self._claims.to_send_along()
-        if claim is None:
-            return None
-
-        def take(claimed: list[Claimed]) -> None:
-            self._claims.came_along(claimed, began=claimed_at)
-            self._take(claimed, claimed_at)
-
-        return Along(claim, take)
+        if ended or self._settler.unsettled:
+            self._leases.drop(self._settler.settle(ended))
+            if self.options.drain:
+                self._claims.look_again()  # handlers may have published more
 
     def _claim(self) -> None:
         claimed_at = time.monotonic()
-        self._take(self._claims.claim(idle=not self._leases), claimed_at)
-
-    def _take(self, claimed: Iterable[Claimed], claimed_at: float) -> None:
-        """Give what has been claimed to the threads."""
         deliveries = [
             Delivery(
                 row,
@@ -180,7 +158,7 @@ class Worker:
                 claimed_at=claimed_at,
                 request_renewal=self._leases.request_renewal,
             )
-            for row in claimed
+            for row in self._claims.claim(idle=not self._leases)
         ]
         self._leases.take(deliveries)
         self._pool.submit(deliveries)

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import psycopg
 
 from ..conf import settings
-from ..messages import Again, Bury, Claimed, Lease, Lost, Outcome, Release, is_settled
-from ..store import Query
+from ..messages import Again, Bury, Lost, Outcome, Release, is_settled
 from ..store import messages as store
 from .database import LOCKED_PAUSE, Database, DatabaseAway, RowsLocked, summary
 from .delivery import Delivery
@@ -42,15 +40,6 @@ _HOPELESS = (
 )
 
 
-@dataclass
-class Along:
-    """A claim that may be sent together with completions, and what takes its answer."""
-
-    claim: Query[list[Claimed]]
-    take: Callable[[list[Claimed]], None]
-    was_sent: bool = False
-
-
 class Settler:
     """Outcomes that are to be written, kept until they are."""
 
@@ -61,7 +50,6 @@ class Settler:
         self._put_off: list[tuple[float, Ended]] = []  # with the moment to try again
         self._given_up: list[Delivery] = []
         self._finished: list[Delivery] = []
-        self._along: Along | None = None
 
     @property
     def unsettled(self) -> int:
@@ -80,13 +68,11 @@ class Settler:
         self._given_up = [delivery for delivery in self._given_up if delivery.lease_ends_at > now]
         return [delivery.claimed.id for delivery in self._given_up]
 
-    def settle(self, ended: Sequence[Ended], along: Along | None = None) -> list[Delivery]:
+    def settle(self, ended: Sequence[Ended]) -> list[Delivery]:
         """Write these outcomes and earlier ones still open; return what is out of hand now.
 
-        While the database is away, what could not be written is kept for the next call. A claim
-        that is given `along` goes with the first completions, if there are any.
+        While the database is away, what could not be written is kept for the next call.
         """
-        self._along = along
         for one in ended:
             self._sort(one)
         try:
@@ -188,23 +174,9 @@ class Settler:
         if again:
             return call(store.complete_unlocked, leases)
         try:
-            completed = self._complete_and_claim(leases)
-            return call(store.complete, leases) if completed is None else completed
+            return call(store.complete, leases)
         except RowsLocked:
             return call(store.complete_unlocked, leases)
-
-    def _complete_and_claim(self, leases: list[Lease]) -> set[int] | None:
-        """Complete and claim in one transaction; None if nothing came of it, or nothing is due."""
-        along, self._along = self._along, None
-        if along is None:
-            return None
-        answers = self._database.call_together(store.complete_query(leases), along.claim)
-        if answers is None:
-            return None
-        completed, claimed = answers
-        along.was_sent = True
-        along.take(claimed)  # before all else: threads wait for it
-        return completed
 
     def _write_apart(
         self,

@@ -5,7 +5,7 @@ whoever has that token (`settling`); `reading` is for tests and for people, `ope
 people do to messages by hand.
 """
 
-from .claiming import Lane, claim, claim_query, first_due, soonest
+from .claiming import Lane, claim, first_due, soonest
 from .publishing import cancel_timer, insert, insert_many
 from .reading import QueueCounts, Stored, counts, live
 from .settling import (
@@ -13,7 +13,6 @@ from .settling import (
     complete,
     complete_here,
     complete_one,
-    complete_query,
     complete_unlocked,
     lock,
     lock_free,
@@ -30,11 +29,9 @@ __all__ = [
     "bury",
     "cancel_timer",
     "claim",
-    "claim_query",
     "complete",
     "complete_here",
     "complete_one",
-    "complete_query",
     "complete_unlocked",
     "counts",
     "first_due",

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from ...messages import Claimed, Lease
-from .. import Cursor, Query
+from .. import Cursor
 from ..arrays import array_of_numbers, array_of_texts
 
 
@@ -95,24 +95,8 @@ def claim(
 
     What is due or expires within `ahead` seconds counts as due or expired.
     """
-    return claim_query(lanes, limit=limit, worker_id=worker_id, ahead=ahead).run(cursor)
-
-
-def claim_query(
-    lanes: Sequence[Lane], *, limit: int, worker_id: str, ahead: float = 0.0
-) -> Query[list[Claimed]]:
-    """Return the claim, to be sent."""
     token = str(uuid4())
-
-    def read(cursor: Cursor) -> list[Claimed]:
-        claimed = [
-            Claimed._make((*row, lanes[row[-1] - 1].queue, Lease(row[0], token)))
-            for row in cursor.fetchall()
-        ]
-        claimed.sort(key=_IN_ORDER)
-        return claimed
-
-    return Query(
+    cursor.execute(
         CLAIM,
         {
             "queues": array_of_texts(*(lane.queue for lane in lanes)),
@@ -124,8 +108,13 @@ def claim_query(
             "worker_id": worker_id,
             "ahead": ahead,
         },
-        read,
     )
+    claimed = [
+        Claimed._make((*row, lanes[row[-1] - 1].queue, Lease(row[0], token)))
+        for row in cursor.fetchall()
+    ]
+    claimed.sort(key=_IN_ORDER)
+    return claimed
 
 
 SOONEST = """

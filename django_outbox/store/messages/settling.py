@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...messages import Again, Bury, Lease, Release
-from .. import Cursor, Query
+from .. import Cursor
 from ..arrays import array_of_numbers
 
 # A publisher that extends a timer holds its row until it commits. The worker's loop must not stand
@@ -27,12 +27,8 @@ RETURNING message.id
 
 def complete(cursor: Cursor, leases: Sequence[Lease]) -> set[int]:
     """Remove delivered messages and return the ids removed; wait 200 ms at most for a lock."""
-    return complete_query(leases).run(cursor)
-
-
-def complete_query(leases: Sequence[Lease]) -> Query[set[int]]:
-    """Return what `complete` sends."""
-    return Query(COMPLETE, _leases(leases), _ids)
+    cursor.execute(COMPLETE, _leases(leases))
+    return _ids(cursor)
 
 
 COMPLETE_UNLOCKED = """
