@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from tests.faults.ledger import Ledger, Rhythm
-from tests.faults.queues import BURIALS, EXACTLY_ONCE, RELAYED
+from tests.faults.queues import ATTEMPTS, BURIALS, EXACTLY_ONCE, RELAYED
 
 Check = Callable[[Ledger], Iterator[str]]
 
@@ -17,6 +17,11 @@ STEPS = {
     "five seconds": timedelta(seconds=5),
     "minute": timedelta(minutes=1),
 }
+
+TWO_LEASES = "leased while another lease stood"
+EARLY_LEASE = "leased before it was due"
+CHARGED = "charged an attempt"
+"""What the triggers of the ledger call a breach."""
 
 
 class Finding(NamedTuple):
@@ -106,8 +111,12 @@ def exactly_once(ledger: Ledger) -> Iterator[str]:
 
 @check("No message has two live leases, and none is leased before it is due")
 def leases(ledger: Ledger) -> Iterator[str]:
-    for breach in ledger.breaches:
-        yield f"message {breach.message_id} was {breach.what}, at {breach.at:%H:%M:%S.%f}"
+    yield from _breaches(ledger, TWO_LEASES, EARLY_LEASE)
+
+
+@check("No attempt is charged for what a fault did")
+def nobody_charged(ledger: Ledger) -> Iterator[str]:
+    yield from _breaches(ledger, CHARGED)
 
 
 @check("No message is delivered before its time")
@@ -151,9 +160,10 @@ def dead_letters(ledger: Ledger) -> Iterator[str]:
     for message_id, queue in queues.items():
         letter = letters.get(message_id)
         if queue in BURIALS and message_id not in ledger.live:
-            found = None if letter is None else (letter.reason, letter.attempts)
-            if found != BURIALS[queue]:
-                yield f"message {message_id} of {queue!r} ended as {found}"
+            if letter is None or letter.reason != BURIALS[queue]:
+                yield f"message {message_id} of {queue!r} ended as {letter}"
+            elif queue == "failing" and letter.attempts != ATTEMPTS:
+                yield f"message {message_id} was buried after {letter.attempts} attempts"
         elif letter is not None and (queue, letter.reason) != ("expiring", "expired"):
             yield f"message {message_id} of {queue!r} was buried as {letter.reason}"
 
@@ -169,9 +179,10 @@ def conservation(ledger: Ledger) -> Iterator[str]:
         found = {way: counts[message_id] for way, counts in ways.items() if counts[message_id]}
         if sum(found.values()) != 1 or message_id not in stored:
             yield f"message {message_id} is accounted for by {found or 'nothing'}"
-    cancelled, unleased = Counter(ledger.cancelled), {
-        one.message_id for one in ledger.removed if not one.had_lease
-    }
+    cancelled, unleased = (
+        Counter(ledger.cancelled),
+        {one.message_id for one in ledger.removed if not one.had_lease},
+    )
     for message_id in sorted({*cancelled} ^ unleased):
         yield f"message {message_id} was cancelled in one book only"
     counts = balance(ledger)
@@ -204,6 +215,12 @@ def balance(ledger: Ledger) -> dict[str, int]:
         "pending": len(live),
         "cancelled": len(cancelled),
     }
+
+
+def _breaches(ledger: Ledger, *kinds: str) -> Iterator[str]:
+    for breach in ledger.breaches:
+        if breach.what in kinds:
+            yield f"message {breach.message_id} was {breach.what}, at {breach.at:%H:%M:%S.%f}"
 
 
 def _keys_of_publishers(keys: Iterable[str | None]) -> Iterator[str]:

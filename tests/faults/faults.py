@@ -23,6 +23,7 @@ Lane = Literal["processes", "database"]
 
 Breaking = Callable[[Site, Random], str]
 SCHEDULER_TTL = 10.0
+MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,10 @@ def restart_immediate(site: Site, chance: Random) -> str:
 
 @fault("database", "kill a backend by SIGKILL")
 def kill_backend(site: Site, chance: Random) -> str:
-    """As the system does when memory is short; PostgreSQL then ends all sessions and recovers."""
+    """As the system does when memory is short; PostgreSQL then ends all sessions and recovers.
+
+    The fault lasts until it has: PostgreSQL 18 may never end that is stopped in the middle of it.
+    """
     pids = site.query(
         "SELECT pid FROM pg_stat_activity WHERE usename = %s AND backend_type = 'client backend'"
         " ORDER BY pid",
@@ -180,8 +184,11 @@ def kill_backend(site: Site, chance: Random) -> str:
     )
     if not pids:
         raise NotDone("there was no backend")
+    (pid,) = chance.choice(pids)
     with suppress(ProcessLookupError):
-        os.kill(chance.choice(pids)[0], signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
+    left = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s"
+    site.wait_until(lambda: site.query(left, pid) == [(0,)], within=60)
     return "SIGKILL to one backend: PostgreSQL ended all sessions and recovered"
 
 
@@ -324,13 +331,10 @@ def _take_slots(site: Site, stack: ExitStack) -> int:
 
 def _fill(ballast: Path) -> int:
     """Write a file until nothing more fits, and return its size."""
-    size = 0
-    with suppress(OSError), ballast.open("wb") as file:
-        free = shutil.disk_usage(ballast.parent).free
-        os.posix_fallocate(file.fileno(), 0, free)
-        size = free
+    size = max(0, shutil.disk_usage(ballast.parent).free - MEBIBYTE)
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+        file.seek(size)
         while True:
-            file.write(b"\0" * 65536)
-            file.flush()
-            size += 65536
+            size += file.write(b"\0" * 4096)
     return size

@@ -90,3 +90,12 @@ CREATE TRIGGER faults_early AFTER UPDATE OF lease_token ON django_outbox_message
     WHEN (NEW.lease_token IS NOT NULL AND NEW.lease_token IS DISTINCT FROM OLD.lease_token
         AND NEW.next_attempt_at > clock_timestamp())
     EXECUTE FUNCTION faults_note_breach('leased before it was due');
+
+-- Handlers of the other queues never fail of themselves. The disk is an exception: a statement that
+-- it refuses is an error like any other, and the session goes on.
+CREATE TRIGGER faults_charged AFTER UPDATE OF attempts_count ON django_outbox_message
+    FOR EACH ROW
+    WHEN (NEW.attempts_count > OLD.attempts_count
+        AND NEW.queue NOT IN ('retrying', 'retrying_atomic', 'failing')
+        AND COALESCE(NEW.last_error, '') NOT LIKE '%No space left on device%')
+    EXECUTE FUNCTION faults_note_breach('charged an attempt');

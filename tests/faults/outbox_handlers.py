@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import Any
 
@@ -14,9 +13,7 @@ from tests.faults.queues import ATTEMPTS, LEASE_TTL, RELAYED, content, is_intact
 Message = outbox.Message[Any]
 
 handler = partial(
-    outbox.handler,
-    lease_ttl=LEASE_TTL,
-    retry=outbox.ConstantRetry(0.3, max_attempts=ATTEMPTS),
+    outbox.handler, lease_ttl=LEASE_TTL, retry=outbox.ConstantRetry(0.3, max_attempts=100)
 )
 
 
@@ -40,7 +37,8 @@ def plain(message: Message) -> None:
 
 @handler("slow")
 def slow(message: Message) -> None:
-    time.sleep(message.payload["seconds"])
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_sleep(%s)", [message.payload["seconds"]])
     note(message)
 
 
@@ -68,7 +66,8 @@ def relay(message: Message) -> outbox.OutboxResponse:
 
 
 def fails(message: Message) -> bool:
-    return message.attempt <= message.payload["failures"]
+    failures: int = message.payload["failures"]
+    return message.attempt <= failures
 
 
 @handler("retrying")
@@ -85,7 +84,7 @@ def retrying_atomic(message: Message) -> None:
         raise RuntimeError("fails at first, and what it wrote is undone")
 
 
-@handler("failing")
+@handler("failing", retry=outbox.ConstantRetry(0.3, max_attempts=ATTEMPTS))
 def failing(message: Message) -> None:
     note(message, done=False)
     raise RuntimeError("fails always")

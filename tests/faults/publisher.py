@@ -1,25 +1,13 @@
-"""A publisher: `python -m tests.faults.publisher NAME JOURNAL MESSAGES SECONDS SEED`.
-
-Each transaction commits business rows together with messages about them, or rolls back. It goes on
-through outages and after being killed, until the server has acknowledged so many messages.
-"""
+"""A publisher: each transaction commits business rows with messages about them, or rolls back."""
 
 from __future__ import annotations
 
 import os
-import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
-from pathlib import Path
+from datetime import datetime, timedelta
 from random import Random
 
-import django
-
-django.setup()
-
-from django.db import Error, connection, transaction
+from django.db import connection, transaction
 
 from django_outbox import outbox
 from tests.faults.ledger import Journal
@@ -67,8 +55,7 @@ class Publisher:
         try:
             with transaction.atomic():
                 deed(keys)
-                if is_undone:
-                    raise Undo
+                _undo(is_undone)
         except Undo:
             self._journal.rolled_back(keys)
         else:
@@ -131,14 +118,20 @@ class Publisher:
         return key
 
 
-def _moment(delay: float) -> object:
+def _moment(delay: float) -> datetime:
     """Return when a message is due at the earliest that is published from now on."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT clock_timestamp() + %s * interval '1 second'", [delay])
-        return cursor.fetchone()[0]
+        moment: datetime = cursor.fetchone()[0]
+        return moment
 
 
-Row = tuple[str, str, int | None, object, str | None]
+def _undo(is_wanted: bool) -> None:
+    if is_wanted:
+        raise Undo
+
+
+Row = tuple[str, str, int | None, datetime, str | None]
 
 
 def _note(*rows: Row) -> None:
@@ -146,7 +139,7 @@ def _note(*rows: Row) -> None:
         cursor.executemany(
             "INSERT INTO faults_publication (key, kind, message_id, due_at, timer_id)"
             " VALUES (%s, %s, %s, %s, %s)",
-            rows,
+            list(rows),
         )
 
 
@@ -158,32 +151,3 @@ def _note_cancellation(timer_id: str) -> None:
             " WHERE timer_id = %s AND message_id IS NOT NULL ORDER BY id DESC LIMIT 1",
             [timer_id],
         )
-
-
-def run(publish: Callable[[], None], is_enough: Callable[[], bool], due: Callable[[], int]) -> None:
-    """Publish at the pace of `due`, the messages that there should be by now."""
-    while not is_enough():
-        if due() <= 0:
-            time.sleep(0.01)  # the pace, not a wait for something
-            continue
-        try:
-            publish()
-        except Error as error:
-            sys.stderr.write(f"{type(error).__name__}: {error}\n")
-            connection.close()
-            time.sleep(0.2)  # the pause of any client before it tries again
-
-
-def main(name: str, path: str, messages: int, seconds: float, seed: str) -> None:
-    publisher = Publisher(name, Journal(Path(path)), Random(f"{seed} {name} {os.getpid()}"))
-    began, had = time.monotonic(), publisher.acknowledged
-
-    def due() -> int:
-        elapsed = time.monotonic() - began
-        return had + round(messages * elapsed / seconds) - publisher.acknowledged
-
-    run(publisher.publish, lambda: publisher.acknowledged >= messages, due)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), sys.argv[5])

@@ -9,12 +9,13 @@ LEASE_TTL = 4.0
 """Seconds; short, so that a worker that is paused loses its leases."""
 
 ATTEMPTS = 3
+"""After which a message of `failing` is buried."""
 
 EXACTLY_ONCE = {"atomic", "batch", "acked", "relay", "retrying_atomic"}
 """Queues whose handlers write in the transaction that removes the message."""
 
-BURIALS = {"failing": ("retry_terminal", ATTEMPTS), "rejecting": ("rejected", 1)}
-"""Queues whose messages must become dead letters, with the reason and the attempts it takes."""
+BURIALS = {"failing": "retry_terminal", "rejecting": "rejected"}
+"""Queues whose messages must become dead letters, with the reason."""
 
 RELAYED = "/relayed"
 """What is added to a key for the message that the handler of `relay` returns."""

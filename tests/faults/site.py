@@ -110,7 +110,7 @@ class Site:
     def execute(self, *statements: str, database: str = DATABASE) -> None:
         with self.session(database) as session:
             for statement in statements:
-                session.execute(statement)  # type: ignore[arg-type]
+                session.execute(statement)
 
     def hold(self, seconds: float) -> None:
         """Let a fault last so long, or until the nemesis is to end."""
@@ -187,10 +187,14 @@ class Site:
             self._add(f"scheduler-{number}", ("manage.py", "outbox_scheduler"), "Scheduler on")
         for number in range(1, PUBLISHERS + 1):
             name = f"publisher-{number}"
-            share = str(-(-self._messages // PUBLISHERS))
+            options = {
+                "messages": -(-self._messages // PUBLISHERS),
+                "seconds": self._seconds,
+                "seed": self._seed,
+            }
+            given = (f"--{option}={value}" for option, value in options.items())
             journal = str(self.folder / f"{name}.journal")
-            module = ("-m", "tests.faults.publisher")
-            self._add(name, (*module, name, journal, share, str(self._seconds), str(self._seed)))
+            self._add(name, ("manage.py", "faults_publish", name, journal, *given))
         self.fleet.start_keeping()
 
     def _find_clocks(self) -> None:
