@@ -15,6 +15,7 @@ from typing import Literal
 import psycopg
 
 from tests.faults.fleet import Program
+from tests.faults.proxy import Proxy
 from tests.faults.queues import LEASE_TTL
 from tests.faults.site import DATABASE, ROLE, Site
 
@@ -85,6 +86,18 @@ def pause_leader(site: Site, chance: Random) -> str:
         stack.callback(program.signal, signal.SIGCONT)
         site.hold(seconds)
     return f"SIGSTOP to {program.name}, which led, for {seconds:.1f} s"
+
+
+@fault("processes", "isolate a worker past its leases")
+def isolate_worker(site: Site, chance: Random) -> str:
+    program = chance.choice(site.fleet.named("worker"))
+    return _isolate(site, program, LEASE_TTL + chance.uniform(1, 3), chance.random() < 0.3)
+
+
+@fault("processes", "isolate the leading scheduler past its lease")
+def isolate_leader(site: Site, chance: Random) -> str:
+    seconds = SCHEDULER_TTL + chance.uniform(1, 3)
+    return _isolate(site, _leader(site), seconds, chance.random() < 0.3)
 
 
 @fault("processes", "kill a child of the supervisor")
@@ -249,8 +262,9 @@ def lock_table(site: Site, chance: Random) -> str:
 def cut_network(site: Site, chance: Random) -> str:
     seconds = chance.uniform(1, 5)
     with ExitStack() as stack:
-        site.proxy.cut()
-        stack.callback(site.proxy.mend)
+        for proxy in site.proxies.values():
+            proxy.cut()
+            stack.callback(proxy.mend)
         site.hold(seconds)
     return f"every connection cut, and new ones refused, for {seconds:.1f} s"
 
@@ -259,19 +273,19 @@ def cut_network(site: Site, chance: Random) -> str:
 def stall_network(site: Site, chance: Random) -> str:
     seconds, is_reset = chance.uniform(2, LEASE_TTL + 4), chance.random() < 0.5
     with ExitStack() as stack:
-        site.proxy.stall()
-        stack.callback(lambda: site.proxy.mend(reset=is_reset))
+        for proxy in site.proxies.values():
+            _stall(proxy, stack, is_reset=is_reset)
         site.hold(seconds)
-    end = "the connections then broke" if is_reset else "then all of it arrived"
-    return f"nothing passed for {seconds:.1f} s; {end}"
+    return f"nothing passed for {seconds:.1f} s; {_end_of_stall(is_reset)}"
 
 
 @fault("database", "delay the network")
 def delay_network(site: Site, chance: Random) -> str:
     delay, seconds = chance.uniform(0.02, 0.3), chance.uniform(3, 8)
     with ExitStack() as stack:
-        site.proxy.delay(delay)
-        stack.callback(site.proxy.mend)
+        for proxy in site.proxies.values():
+            proxy.delay(delay)
+            stack.callback(proxy.mend)
         site.hold(seconds)
     return f"{delay * 1000:.0f} ms each way for {seconds:.1f} s"
 
@@ -280,8 +294,9 @@ def delay_network(site: Site, chance: Random) -> str:
 def lose_answers(site: Site, chance: Random) -> str:
     seconds = chance.uniform(0.3, 2)
     with ExitStack() as stack:
-        site.proxy.swallow_answers()
-        stack.callback(site.proxy.mend)
+        for proxy in site.proxies.values():
+            proxy.swallow_answers()
+            stack.callback(proxy.mend)
         site.hold(seconds)
     return f"requests arrived, and connections broke instead of an answer, for {seconds:.1f} s"
 
@@ -297,6 +312,23 @@ def _leader(site: Site) -> Program:
     if not site.wait_until(leads, within=15):
         raise NotDone("no scheduler led within 15 s")
     return found[0]
+
+
+def _isolate(site: Site, program: Program, seconds: float, is_reset: bool) -> str:
+    """Stall the network of one program, while the others go on with what it had."""
+    with ExitStack() as stack:
+        _stall(site.proxies[program.name], stack, is_reset=is_reset)
+        site.hold(seconds)
+    return f"nothing passed for {program.name} for {seconds:.1f} s; {_end_of_stall(is_reset)}"
+
+
+def _stall(proxy: Proxy, stack: ExitStack, *, is_reset: bool) -> None:
+    proxy.stall()
+    stack.callback(lambda: proxy.mend(reset=is_reset))
+
+
+def _end_of_stall(is_reset: bool) -> str:
+    return "the connections then broke" if is_reset else "then all of it arrived"
 
 
 def _restart(site: Site, mode: Literal["fast", "immediate"], seconds: float) -> str:

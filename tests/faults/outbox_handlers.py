@@ -42,6 +42,11 @@ def slow(message: Message) -> None:
     note(message)
 
 
+@handler("slow_atomic", atomic=True)
+def slow_atomic(message: Message) -> None:
+    slow(message)
+
+
 @handler("atomic", atomic=True)
 def atomic(message: Message) -> None:
     note(message)

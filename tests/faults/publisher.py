@@ -14,18 +14,19 @@ from tests.faults.ledger import Journal
 from tests.faults.queues import content
 
 KINDS = {
-    "plain": 20,
-    "atomic": 10,
-    "batch": 8,
-    "acked": 8,
-    "relay": 6,
-    "retrying": 5,
-    "retrying_atomic": 5,
-    "slow": 2,
-    "failing": 1,
-    "rejecting": 1,
-    "expiring": 3,
-    "later": 6,
+    "plain": 200,
+    "atomic": 100,
+    "batch": 80,
+    "acked": 80,
+    "relay": 60,
+    "retrying": 50,
+    "retrying_atomic": 50,
+    "slow": 5,
+    "slow_atomic": 5,
+    "failing": 10,
+    "rejecting": 10,
+    "expiring": 30,
+    "later": 60,
 }
 """How often each kind of message is published by itself, of all of them."""
 
@@ -70,7 +71,7 @@ class Publisher:
         delay = self._chance.uniform(0.2, 5) if kind == "later" else 0
         due_at = _moment(delay)
         id_ = outbox.publish(
-            content(key, seconds=self._chance.uniform(0, 1), failures=self._chance.randint(1, 2)),
+            content(key, seconds=self._chance.uniform(0, 5), failures=self._chance.randint(1, 2)),
             queue=kind,
             activate_in=timedelta(seconds=delay) if delay else None,
             expires_in=2 if kind == "expiring" else None,

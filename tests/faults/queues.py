@@ -11,7 +11,7 @@ LEASE_TTL = 4.0
 ATTEMPTS = 3
 """After which a message of `failing` is buried."""
 
-EXACTLY_ONCE = {"atomic", "batch", "acked", "relay", "retrying_atomic"}
+EXACTLY_ONCE = {"atomic", "slow_atomic", "batch", "acked", "relay", "retrying_atomic"}
 """Queues whose handlers write in the transaction that removes the message."""
 
 BURIALS = {"failing": "retry_terminal", "rejecting": "rejected"}

@@ -1,4 +1,4 @@
-"""The site under test: a server with a small disk, a proxy before it, and the programs."""
+"""The site under test: a server with a small disk, and programs, each behind a proxy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ ROLE = "site"
 SETTINGS = {"max_connections": "60", "autovacuum_naptime": "5s", "log_min_messages": "fatal"}
 DISK = "1g"
 WORKERS = ("worker-1", "worker-2", "workers")
-PUBLISHERS = 2
+SCHEDULERS = ("scheduler-1", "scheduler-2")
+PUBLISHERS = ("publisher-1", "publisher-2")
 CLOCKED = ("worker-2", "scheduler-2")
 """Programs whose clock can be shifted while they run."""
 
@@ -69,6 +70,7 @@ class Site:
         self.fleet = Fleet()
         self.disk: Path | None = None
         self.clocks: dict[str, Clock] = {}
+        self.proxies: dict[str, Proxy] = {}
         self.missing: list[str] = []
         self.first_boundaries: dict[str, Any] = {}
         self.calm = threading.Event()
@@ -83,9 +85,8 @@ class Site:
             self.disk = stack.enter_context(_small_disk(self.missing))
             self.server: TemporaryServer = stack.enter_context(start_temporary(VERSION))
             self._configure()
-            self.proxy = stack.enter_context(Proxy(f"{self.server.data}/.s.PGSQL.5432"))
             stack.callback(self.fleet.kill)
-            self._start_programs()
+            self._start_programs(stack)
             self._stack = stack.pop_all()
         return self
 
@@ -176,19 +177,21 @@ class Site:
             "PYTHONUNBUFFERED": "1",
         }
 
-    def _start_programs(self) -> None:
+    def _start_programs(self, stack: ExitStack) -> None:
         self._find_clocks()
+        for name in (*WORKERS, *SCHEDULERS, *PUBLISHERS):
+            proxy = Proxy(f"{self.server.data}/.s.PGSQL.5432")
+            self.proxies[name] = stack.enter_context(proxy)
         worker = ("manage.py", "outbox_worker", "--no-reload", "--concurrency", "4")
         for name in WORKERS:
             several = ("--processes", "2") if name == "workers" else ()
             ready = "processes. Stop" if several else "serves"
             self._add(name, (*worker, *several), ready)
-        for number in (1, 2):
-            self._add(f"scheduler-{number}", ("manage.py", "outbox_scheduler"), "Scheduler on")
-        for number in range(1, PUBLISHERS + 1):
-            name = f"publisher-{number}"
+        for name in SCHEDULERS:
+            self._add(name, ("manage.py", "outbox_scheduler"), "Scheduler on")
+        for name in PUBLISHERS:
             options = {
-                "messages": -(-self._messages // PUBLISHERS),
+                "messages": -(-self._messages // len(PUBLISHERS)),
                 "seconds": self._seconds,
                 "seed": self._seed,
             }
@@ -205,7 +208,7 @@ class Site:
         self.clocks = {name: Clock(self.folder / f"{name}.clock", library) for name in CLOCKED}
 
     def _add(self, name: str, arguments: tuple[str, ...], ready: str = "") -> None:
-        url = f"postgres://{ROLE}@127.0.0.1:{self.proxy.port}/{DATABASE}"
+        url = f"postgres://{ROLE}@127.0.0.1:{self.proxies[name].port}/{DATABASE}"
         options = "sslmode=disable&gssencmode=disable&connect_timeout=5"
         environment = self._environment() | {"DATABASE_URL": f"{url}?{options}"}
         if name in self.clocks:
