@@ -33,6 +33,8 @@ class Fault:
     lane: Lane
     run: Breaking
     can_run: Callable[[Site], bool]
+    weight: int
+    """How often it comes in a round in which every fault comes."""
 
 
 FAULTS: list[Fault] = []
@@ -43,10 +45,14 @@ class NotDone(Exception):
 
 
 def fault(
-    lane: Lane, name: str, *, can_run: Callable[[Site], bool] = lambda site: True
+    lane: Lane,
+    name: str,
+    *,
+    can_run: Callable[[Site], bool] = lambda site: True,
+    weight: int = 1,
 ) -> Callable[[Breaking], Breaking]:
     def register(run: Breaking) -> Breaking:
-        FAULTS.append(Fault(name, lane, run, can_run))
+        FAULTS.append(Fault(name, lane, run, can_run, weight))
         return run
 
     return register
@@ -59,7 +65,7 @@ def kill_worker(site: Site, chance: Random) -> str:
     return f"SIGKILL to {program.name}"
 
 
-@fault("processes", "pause a worker past its leases")
+@fault("processes", "pause a worker past its leases", weight=3)
 def pause_worker(site: Site, chance: Random) -> str:
     program = chance.choice(site.fleet.named("worker-"))
     seconds = LEASE_TTL + chance.uniform(1, 3)
@@ -88,7 +94,7 @@ def pause_leader(site: Site, chance: Random) -> str:
     return f"SIGSTOP to {program.name}, which led, for {seconds:.1f} s"
 
 
-@fault("processes", "isolate a worker past its leases")
+@fault("processes", "isolate a worker past its leases", weight=3)
 def isolate_worker(site: Site, chance: Random) -> str:
     program = chance.choice(site.fleet.named("worker"))
     return _isolate(site, program, LEASE_TTL + chance.uniform(1, 3), chance.random() < 0.3)

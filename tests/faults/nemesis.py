@@ -31,12 +31,12 @@ class Deed:
 def sequence(lane: Lane, seed: int) -> Iterator[tuple[Fault, Random]]:
     """Yield the faults of a lane, each with a chance of its own: the same for the same seed.
 
-    All kinds come once, in random order, before any comes again.
+    They come in rounds, each with every fault as often as its weight says, in random order.
     """
     chance = Random(f"{seed} {lane}")
-    kinds = [fault for fault in FAULTS if fault.lane == lane]
+    round_ = [fault for fault in FAULTS if fault.lane == lane for _ in range(fault.weight)]
     while True:
-        for fault in chance.sample(kinds, len(kinds)):
+        for fault in chance.sample(round_, len(round_)):
             yield fault, Random(chance.getrandbits(64))
 
 

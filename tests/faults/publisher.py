@@ -21,8 +21,8 @@ KINDS = {
     "relay": 60,
     "retrying": 50,
     "retrying_atomic": 50,
-    "slow": 5,
-    "slow_atomic": 5,
+    "slow": 8,
+    "slow_atomic": 12,
     "failing": 10,
     "rejecting": 10,
     "expiring": 30,
@@ -71,7 +71,7 @@ class Publisher:
         delay = self._chance.uniform(0.2, 5) if kind == "later" else 0
         due_at = _moment(delay)
         id_ = outbox.publish(
-            content(key, seconds=self._chance.uniform(0, 5), failures=self._chance.randint(1, 2)),
+            content(key, seconds=self._chance.uniform(1, 5), failures=self._chance.randint(1, 2)),
             queue=kind,
             activate_in=timedelta(seconds=delay) if delay else None,
             expires_in=2 if kind == "expiring" else None,

@@ -28,7 +28,7 @@ DATABASE = "faults"
 ROLE = "site"
 """Not a superuser, so that the slots reserved for those are left to the suite."""
 
-SETTINGS = {"max_connections": "60", "autovacuum_naptime": "5s", "log_min_messages": "fatal"}
+SETTINGS = {"max_connections": "80", "autovacuum_naptime": "5s", "log_min_messages": "fatal"}
 DISK = "1g"
 WORKERS = ("worker-1", "worker-2", "workers")
 SCHEDULERS = ("scheduler-1", "scheduler-2")
@@ -182,7 +182,7 @@ class Site:
         for name in (*WORKERS, *SCHEDULERS, *PUBLISHERS):
             proxy = Proxy(f"{self.server.data}/.s.PGSQL.5432")
             self.proxies[name] = stack.enter_context(proxy)
-        worker = ("manage.py", "outbox_worker", "--no-reload", "--concurrency", "4")
+        worker = ("manage.py", "outbox_worker", "--no-reload", "--concurrency", "8")
         for name in WORKERS:
             several = ("--processes", "2") if name == "workers" else ()
             ready = "processes. Stop" if several else "serves"
