@@ -15,7 +15,6 @@ from typing import Literal
 import psycopg
 
 from tests.faults.fleet import Program
-from tests.faults.proxy import Proxy
 from tests.faults.queues import LEASE_TTL
 from tests.faults.site import DATABASE, ROLE, Site
 
@@ -269,8 +268,7 @@ def cut_network(site: Site, chance: Random) -> str:
     seconds = chance.uniform(1, 5)
     with ExitStack() as stack:
         for proxy in site.proxies.values():
-            proxy.cut()
-            stack.callback(proxy.mend)
+            stack.enter_context(proxy.cut())
         site.hold(seconds)
     return f"every connection cut, and new ones refused, for {seconds:.1f} s"
 
@@ -280,7 +278,7 @@ def stall_network(site: Site, chance: Random) -> str:
     seconds, is_reset = chance.uniform(2, LEASE_TTL + 4), chance.random() < 0.5
     with ExitStack() as stack:
         for proxy in site.proxies.values():
-            _stall(proxy, stack, is_reset=is_reset)
+            stack.enter_context(proxy.stalled(is_reset=is_reset))
         site.hold(seconds)
     return f"nothing passed for {seconds:.1f} s; {_end_of_stall(is_reset)}"
 
@@ -290,8 +288,7 @@ def delay_network(site: Site, chance: Random) -> str:
     delay, seconds = chance.uniform(0.02, 0.3), chance.uniform(3, 8)
     with ExitStack() as stack:
         for proxy in site.proxies.values():
-            proxy.delay(delay)
-            stack.callback(proxy.mend)
+            stack.enter_context(proxy.delayed(delay))
         site.hold(seconds)
     return f"{delay * 1000:.0f} ms each way for {seconds:.1f} s"
 
@@ -301,8 +298,7 @@ def lose_answers(site: Site, chance: Random) -> str:
     seconds = chance.uniform(0.3, 2)
     with ExitStack() as stack:
         for proxy in site.proxies.values():
-            proxy.swallow_answers()
-            stack.callback(proxy.mend)
+            stack.enter_context(proxy.deaf())
         site.hold(seconds)
     return f"requests arrived, and connections broke instead of an answer, for {seconds:.1f} s"
 
@@ -322,15 +318,9 @@ def _leader(site: Site) -> Program:
 
 def _isolate(site: Site, program: Program, seconds: float, is_reset: bool) -> str:
     """Stall the network of one program, while the others go on with what it had."""
-    with ExitStack() as stack:
-        _stall(site.proxies[program.name], stack, is_reset=is_reset)
+    with site.proxies[program.name].stalled(is_reset=is_reset):
         site.hold(seconds)
     return f"nothing passed for {program.name} for {seconds:.1f} s; {_end_of_stall(is_reset)}"
-
-
-def _stall(proxy: Proxy, stack: ExitStack, *, is_reset: bool) -> None:
-    proxy.stall()
-    stack.callback(lambda: proxy.mend(reset=is_reset))
 
 
 def _end_of_stall(is_reset: bool) -> str:

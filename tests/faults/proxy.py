@@ -5,18 +5,20 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Self
 
 
 class Proxy:
-    """A way to the server at `path` by TCP; what it does to the traffic may change at any time."""
+    """A way for connections to the server at `path`; what it can do to them lasts for a block."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self._passing = threading.Event()
         self._passing.set()
+        self._stalls = 0
         self._delay = 0.0
         self._refuses = False
         self._swallows = False
@@ -24,30 +26,44 @@ class Proxy:
         self._sockets: set[socket.socket] = set()
         self.port: int = self._listener.getsockname()[1]
 
-    def cut(self) -> None:
-        """Break every connection and let none come, until mended."""
+    @contextmanager
+    def cut(self) -> Iterator[None]:
+        """Break every connection, and let none come during the block."""
         self._refuses = True
         self._close_all()
+        try:
+            yield
+        finally:
+            self._refuses = False
 
-    def stall(self) -> None:
-        """Pass nothing on, either way, and break nothing, until mended."""
-        self._passing.clear()
+    @contextmanager
+    def stalled(self, *, is_reset: bool = False) -> Iterator[None]:
+        """Pass nothing on during the block; then all of it, unless the connections are `reset`."""
+        self._count_stalls(1)
+        try:
+            yield
+        finally:
+            if is_reset:
+                self._close_all()
+            self._count_stalls(-1)
 
-    def delay(self, seconds: float) -> None:
-        """Let whatever passes take so long each way, until mended."""
+    @contextmanager
+    def delayed(self, seconds: float) -> Iterator[None]:
+        """Let whatever passes take so much longer each way."""
         self._delay = seconds
+        try:
+            yield
+        finally:
+            self._delay = 0.0
 
-    def swallow_answers(self) -> None:
-        """Pass requests on, but of their answers break the connection, until mended."""
+    @contextmanager
+    def deaf(self) -> Iterator[None]:
+        """Pass requests on, and break the connection instead of passing on the answer."""
         self._swallows = True
-
-    def mend(self, *, reset: bool = False) -> None:
-        """Be a good network again; a `reset` breaks the connections that were there."""
-        self._refuses = self._swallows = False
-        self._delay = 0.0
-        if reset:
-            self._close_all()
-        self._passing.set()
+        try:
+            yield
+        finally:
+            self._swallows = False
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -57,7 +73,7 @@ class Proxy:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self.mend(reset=True)
+        self._close_all()
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -106,6 +122,15 @@ class Proxy:
             for one in (source, target):
                 with suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)
+
+    def _count_stalls(self, change: int) -> None:
+        """Keep account of those who want nothing to pass: there may be two at once."""
+        with self._lock:
+            self._stalls += change
+            if self._stalls:
+                self._passing.clear()
+            else:
+                self._passing.set()
 
     def _close_all(self) -> None:
         with self._lock:

@@ -59,42 +59,45 @@ def has_ended(session: socket.socket) -> bool:
         return True
 
 
-def test_a_cut_ends_connections_and_refuses_new_ones_until_it_is_mended(proxy: Proxy) -> None:
-    with connect(proxy) as session:
-        proxy.cut()
+def test_a_cut_ends_connections_and_refuses_new_ones_while_it_lasts(proxy: Proxy) -> None:
+    with connect(proxy) as session, proxy.cut():
         assert has_ended(session)
-    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as refused:
-        assert has_ended(refused)
+        with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as refused:
+            assert has_ended(refused)
 
-    proxy.mend()
     connect(proxy).close()
 
 
-def test_what_is_stalled_arrives_when_the_network_is_mended(proxy: Proxy) -> None:
-    with connect(proxy) as session:
-        proxy.stall()
-        session.sendall(b"waits")
-        session.settimeout(0.2)
-        with pytest.raises(TimeoutError):
-            session.recv(1024)
-
-        proxy.mend()
+def is_silent(session: socket.socket) -> bool:
+    session.settimeout(0.2)
+    try:
+        session.recv(1024)
+    except TimeoutError:
+        return True
+    finally:
         session.settimeout(10)
+    return False
+
+
+def test_what_is_stalled_arrives_when_the_last_stall_is_over(proxy: Proxy) -> None:
+    with connect(proxy) as session:
+        with proxy.stalled():
+            with proxy.stalled():
+                session.sendall(b"waits")
+                assert is_silent(session)
+            assert is_silent(session)
         assert session.recv(1024) == b"waits"
 
 
 def test_what_is_stalled_may_end_in_a_reset(proxy: Proxy) -> None:
     with connect(proxy) as session:
-        proxy.stall()
-        session.sendall(b"is lost")
-
-        proxy.mend(reset=True)
+        with proxy.stalled(is_reset=True):
+            session.sendall(b"is lost")
         assert has_ended(session)
 
 
 def test_a_delay_holds_each_way(proxy: Proxy) -> None:
-    with connect(proxy) as session:
-        proxy.delay(0.1)
+    with connect(proxy) as session, proxy.delayed(0.1):
         began = time.monotonic()
         session.sendall(b"slowly")
 
@@ -102,9 +105,8 @@ def test_a_delay_holds_each_way(proxy: Proxy) -> None:
         assert time.monotonic() - began >= 0.2
 
 
-def test_a_request_whose_answer_is_swallowed_has_arrived(proxy: Proxy) -> None:
-    with connect(proxy) as session:
-        proxy.swallow_answers()
+def test_a_request_whose_answer_is_lost_has_arrived(proxy: Proxy) -> None:
+    with connect(proxy) as session, proxy.deaf():
         session.sendall(b"commit")
 
         assert has_ended(session)
