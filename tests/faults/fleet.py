@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,9 @@ RESTART_PAUSE = 1.0
 
 STARTING_CODES = {1}
 """How a command ends that finds no database when it starts."""
+
+NO_DATABASE = "CommandError: The database"
+"""What it says then."""
 
 
 class Program:
@@ -65,6 +69,11 @@ class Program:
     @property
     def _has_been_ready(self) -> bool:
         return self.log.exists() and self._ready in self.log.read_text(errors="replace")
+
+    def logs(self) -> list[str]:
+        """Return what each of its processes has written."""
+        paths = sorted(self._logs.glob(f"{self.name}.*.log"))
+        return [path.read_text(errors="replace") for path in paths]
 
     def start(self) -> None:
         with self._lock:
@@ -150,6 +159,13 @@ def _is_worker(pid: str) -> bool:
     return False
 
 
+def surprising_ends(log: str) -> list[str]:
+    """Return how processes of a supervisor have ended, but for kills and failed starts."""
+    codes = re.findall(r"ended with code (-?\d+)", log)
+    surprising = [code for code in codes if code != str(-signal.SIGKILL)]
+    return surprising[log.count(NO_DATABASE) :]
+
+
 class Fleet:
     """All programs by name, and a thread that keeps them running."""
 
@@ -185,7 +201,15 @@ class Fleet:
                     os.kill(pid, signal.SIGKILL)
 
     def ended_by_themselves(self) -> list[str]:
-        return [end for program in self.programs.values() for end in program.ended_by_itself]
+        """Return all ends that nobody wanted, those of supervised processes among them."""
+        programs = self.programs.values()
+        children = [
+            f"a process of {program.name} ended with code {code}"
+            for program in programs
+            for log in program.logs()
+            for code in surprising_ends(log)
+        ]
+        return [*(end for program in programs for end in program.ended_by_itself), *children]
 
     def _keep(self) -> None:
         while not self._stopping.wait(0.1):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.fleet import Fleet, Program
+from tests.faults.fleet import Fleet, Program, surprising_ends
 from tests.support import wait_until
 
 Run = Callable[[str], Program]
@@ -72,3 +72,18 @@ def test_a_program_that_has_done_its_work_is_not_started_again(fleet: Fleet, run
 
     assert program.starts == 1
     assert fleet.ended_by_themselves() == []
+
+
+def test_a_process_of_a_supervisor_that_ends_by_itself_is_a_surprise(
+    fleet: Fleet, run: Run
+) -> None:
+    killed = "Worker process 1 (pid 7) ended with code -9"
+    unstarted = "CommandError: The database 'default' cannot be used\nended with code 1"
+    ended = "Worker process 2 (pid 8) ended with code 1"
+    assert surprising_ends(f"{killed}\n{unstarted}") == []
+    assert surprising_ends(f"{killed}\n{unstarted}\n{ended}") == ["1"]
+
+    program = run(f"{SAYS_READY}print({ended!r}, file=sys.stderr)")
+    wait_until(lambda: program.is_finished)
+
+    assert fleet.ended_by_themselves() == ["a process of program ended with code 1"]
