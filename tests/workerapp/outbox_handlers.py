@@ -118,3 +118,13 @@ def hung(message: outbox.Message[Any]) -> None:
 @outbox.handler("broken", retry=outbox.ConstantRetry(3600))
 def broken(message: outbox.Message[Any]) -> None:
     raise ValueError("broken on purpose")
+
+
+@outbox.handler("rejecting")
+def reject(message: outbox.Message[Any]) -> None:
+    raise outbox.Reject("rejected on purpose")
+
+
+@outbox.handler("numbers")
+def take_number(message: outbox.Message[int]) -> None:
+    pass
