@@ -77,6 +77,9 @@ class DraftOptions(NamedTuple):
     max_attempts: int | None
     max_payload_bytes: int
 
+    def __repr__(self) -> str:
+        return f"<DraftOptions queue={self.queue!r}>"
+
     @classmethod
     def checked(
         cls,

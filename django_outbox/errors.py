@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import psycopg
 from django.db.transaction import TransactionManagementError
 
 
@@ -66,3 +67,11 @@ class SchemaError(OutboxError):
     def __str__(self) -> str:
         lines = "\n".join(f"- {difference}" for difference in self.differences)
         return f"The schema of django_outbox in the database {self.alias!r} differs:\n{lines}"
+
+
+def summary(error: BaseException) -> str:
+    """Return what an error says without the details that the database gives, which quote rows."""
+    for one in (error, error.__cause__):  # Django's stands before psycopg's
+        if isinstance(one, psycopg.Error) and one.diag.message_primary:
+            return one.diag.message_primary
+    return str(error).strip() or type(error).__name__

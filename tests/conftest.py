@@ -6,11 +6,17 @@ import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
+import hypothesis
 import psycopg
 import pytest
 from django.db import connection, connections
 
 from django_outbox import handlers
+
+# The same examples in every run, and few of them; `--hypothesis-profile=wide` tries others.
+hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("wide", deadline=None, max_examples=5_000)
+hypothesis.settings.load_profile("repeatable")
 
 
 @pytest.hookimpl(wrapper=True)

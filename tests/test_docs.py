@@ -284,6 +284,33 @@ def test_every_page_is_linked_where_it_says() -> None:
     assert broken == []
 
 
+FAILURES = {
+    found[1]: re.findall(r"`([\w/]+\.py)::(\w+)`", found[2])
+    for found in re.finditer(r"(?m)^\| ([A-L]\d\d) \|(.+)$", page("explanation/public-failures.md"))
+}
+"""The tests that are said to hold each kind of failure, as file and name."""
+
+HELD_ELSEWHERE = {"G07"}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_every_failure_of_others_has_tests_that_are_there(failure: str) -> None:
+    named = FAILURES[failure]
+
+    assert named or failure in HELD_ELSEWHERE
+    for file, name in named:
+        assert re.search(rf"(?m)^ *(async )?def {name}\(", (ROOT / "tests" / file).read_text())
+
+
+def test_every_failure_that_a_test_names_is_in_the_table() -> None:
+    comments = "".join(
+        re.sub(r"(?m)^[^#\n]*(#?)", r"\1", path.read_text())
+        for path in (ROOT / "tests").rglob("test_*.py")
+    )
+
+    assert {*re.findall(r"\b[A-L]\d\d\b", comments)} <= FAILURES.keys()
+
+
 # Samples run.
 
 

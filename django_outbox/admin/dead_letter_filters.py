@@ -172,9 +172,10 @@ def searched(term: str) -> Q:
 
 
 def is_id(text: str) -> bool:
-    """Tell whether the text can be the id of a row."""
-    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(_LARGEST_ID))
-    return is_number and int(text) <= _LARGEST_ID
+    """Tell whether the text can be the id of a row; by hand, one below zero can be given."""
+    digits = text.removeprefix("-")
+    is_number = digits.isascii() and digits.isdecimal() and len(digits) <= len(str(_LARGEST_ID))
+    return is_number and -_LARGEST_ID - 1 <= int(text) <= _LARGEST_ID
 
 
 def in_words(params: Mapping[str, str]) -> str:

@@ -94,7 +94,7 @@ class LetterActions(ReadOnlyAdmin):
         given = request.POST.get(UP_TO)
         if given is None:
             return self._ask_to_discard_all(request, letters)
-        if not is_id(given):
+        if not is_id(given) or int(given) < 0:
             raise BadRequest("The question was about other letters.")
         self._discard_all(request, letters.filter(pk__lte=int(given)))
         return None

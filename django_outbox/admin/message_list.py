@@ -166,8 +166,9 @@ def _state(given: str | None) -> State | None:
 
 
 def as_id(text: str) -> int | None:
-    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(_BIGGEST_ID))
-    return id_ if is_number and (id_ := int(text)) <= _BIGGEST_ID else None
+    digits = text.removeprefix("-")
+    is_number = digits.isascii() and digits.isdecimal() and len(digits) <= len(str(_BIGGEST_ID))
+    return id_ if is_number and -_BIGGEST_ID - 1 <= (id_ := int(text)) <= _BIGGEST_ID else None
 
 
 def as_uuid(text: str) -> UUID | None:

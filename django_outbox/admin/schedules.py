@@ -23,7 +23,7 @@ from django.shortcuts import redirect
 from django.urls import URLPattern, path
 
 from .. import names
-from ..errors import OutboxError
+from ..errors import OutboxError, summary
 from ..handlers import registry
 from ..models import Schedule
 from ..publishing import default_alias
@@ -283,7 +283,7 @@ class ScheduleAdmin(ScheduleColumns):
             try:
                 message_id = self._run_one(request, row)
             except (OutboxError, ValueError, OverflowError, DatabaseError) as error:
-                failed.append(f"The schedule {row.name!r} cannot be run: {error}")
+                failed.append(f"The schedule {row.name!r} cannot be run: {summary(error)}")
                 continue
             if message_id is None:
                 failed.append(f"The schedule {row.name!r} has been deleted meanwhile.")

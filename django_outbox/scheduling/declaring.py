@@ -18,7 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import OperationalError
 
 from ..conf import settings
-from ..errors import OutboxError
+from ..errors import OutboxError, summary
 from ..handlers import name_of, registry
 from ..messages import Seconds
 from ..store import schedules as store
@@ -135,7 +135,7 @@ class Declaring:
             if not self._has_said:
                 logger.warning(
                     "The declared schedules could not be written yet, and stand as they were: %s",
-                    error,
+                    summary(error),
                     extra={"event": "declarations_held_up"},
                 )
             self._has_said = True

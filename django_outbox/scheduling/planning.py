@@ -82,12 +82,22 @@ def check_message(candidate: Candidate, now: datetime) -> None:
 
 def next_boundary(candidate: Candidate, spec: Spec, now: datetime) -> datetime:
     """Return the boundary to go on with, which is yet to be worked out after some changes."""
-    start = now if candidate.plan_from is None else min(as_utc(candidate.plan_from), now)
+    start = now
+    if candidate.plan_from is not None:
+        start = min(_within_the_calendar("plan_from", candidate.plan_from), now)
     plan = planned_for(candidate.spec, candidate.timezone)
     if candidate.next_run_at is None or candidate.planned_for != plan:
         return spec.first(start)
-    next_run_at = as_utc(candidate.next_run_at)
+    next_run_at = _within_the_calendar("next_run_at", candidate.next_run_at)
     return next_run_at if candidate.plan_from is None else in_step(spec, next_run_at, start)
+
+
+def _within_the_calendar(column: str, epoch: float) -> datetime:
+    """Return the moment in a column; raise if it is none that a calendar has."""
+    try:
+        return as_utc(epoch)
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(f"{column} lies outside of the years 1 to 9999.") from None
 
 
 def default_attempts(queue: str) -> int | None:

@@ -24,7 +24,7 @@ from django.db import (
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
-from ..errors import LeadershipLost
+from ..errors import LeadershipLost, summary
 from ..own_connection import own_connection_in_place
 from ..presence import Presence
 from ..publishing import default_alias
@@ -185,7 +185,7 @@ class Scheduler:
                     self._give_up()
         except (OperationalError, InterfaceError, InternalError) as error:
             self._disconnect()
-            raise LeadershipLost(f"The database does not answer: {error}") from error
+            raise LeadershipLost(f"The database does not answer: {summary(error)}") from error
 
     def _lead_or_wait(self) -> None:
         self._declare()
@@ -214,7 +214,9 @@ class Scheduler:
             if not will_pass(error):
                 raise
             logger.warning(
-                "A tick was held up, and is tried again: %s", error, extra={"event": "tick_held_up"}
+                "A tick was held up, and is tried again: %s",
+                summary(error),
+                extra={"event": "tick_held_up"},
             )
             self._stop.wait(HELD_UP_PAUSE)
         else:
@@ -248,7 +250,7 @@ class Scheduler:
             # Operators see less; schedules are fired all the same.
             logger.warning(
                 "That this scheduler lives could not be written: %s",
-                error,
+                summary(error),
                 extra={"event": "presence_not_written"},
             )
 
@@ -300,7 +302,7 @@ class _Outage:
         if not self._lasts:
             logger.warning(
                 "The database does not answer the scheduler, which tries again until it does: %s",
-                error,
+                summary(error),
                 extra={"event": "database_away"},
             )
         self._lasts = True

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from django.db import DatabaseError, connections, transaction
 
 from ..conf import settings
-from ..errors import LeadershipLost, OutboxError
+from ..errors import LeadershipLost, OutboxError, summary
 from ..store import leases
 from ..store import schedules as store
 from ..store.schedules import Candidate
@@ -173,7 +173,7 @@ def _log(works: list[Work], message_ids: Sequence[int]) -> None:
 
 
 def _record_failure(using: str, candidate: Candidate, error: Exception, now: datetime) -> None:
-    text = str(error).replace("\x00", "\ufffd")[:2000] or type(error).__name__
+    text = summary(error).replace("\x00", "\ufffd")[:2000]
     logger.error(
         "The schedule %r could not be fired: %s",
         candidate.name,

@@ -47,7 +47,7 @@ def supervise() -> int:
     has_worked = False
     while True:
         environment = {**os.environ, autoreload.DJANGO_AUTORELOAD_ENV: "true"}
-        child = subprocess.Popen(autoreload.get_child_arguments(), env=environment)  # noqa: S603
+        child = subprocess.Popen(autoreload.get_child_arguments(), env=environment)  # noqa: S603 - this program's own command
         if signals:
             child.send_signal(signals[0])  # it came before there was a child
         code = child.wait()

@@ -187,6 +187,7 @@ def fits_socket(folder: Path) -> bool:
 
 def new_temporary_folder(account: Account | None) -> Path:
     """Make a folder that the account can reach, with a path short enough for a socket."""
+    # Only where a folder of its own is made in, which mkdtemp keeps others out of.
     for place in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")):  # noqa: S108
         longest_inside = place / "django-outbox-12345678" / "data"
         usable = os.access(place, os.W_OK) and can_reach(account, place)

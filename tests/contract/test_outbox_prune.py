@@ -11,6 +11,7 @@ from django.core.management import CommandError, call_command
 
 from django_outbox import outbox
 from django_outbox.models import Counter, DeadLetter, OutboxMessage, Worker
+from tests.support import committed, session
 
 from .helpers import database_clock
 
@@ -85,6 +86,24 @@ def test_counters_and_silent_workers_of_more_than_a_day_ago_are_deleted() -> Non
 
     assert Counter.objects.count() == 2
     assert set(Worker.objects.values_list("worker_id", flat=True)) == {"w1", "w23"}
+
+
+@committed
+def test_what_another_is_deleting_at_that_moment_is_not_waited_for() -> None:
+    # K09
+    for hours in (48, 49):
+        Counter.objects.create(minute=database_clock() - timedelta(hours=hours), queue="orders")
+    with session() as other, other.transaction():
+        other.execute("SET LOCAL idle_in_transaction_session_timeout = '5s'")
+        other.execute(
+            "DELETE FROM django_outbox_counter"
+            " WHERE id = (SELECT min(id) FROM django_outbox_counter)"
+        )
+
+        prune()
+
+        assert Counter.objects.count() == 1  # the one that the other has not deleted yet
+    assert not Counter.objects.exists()
 
 
 def test_messages_are_left_alone() -> None:

@@ -46,6 +46,26 @@ def test_the_message_of_a_killed_worker_is_delivered_again_after_its_lease(
     assert not DeadLetter.objects.exists()
 
 
+def test_the_place_of_a_killed_worker_is_not_kept_from_its_successor(stage: Stage) -> None:
+    # B13: nothing but the lease counts, and no limit is left over from the dead
+    arguments = ("--queue", "gated_short", "--concurrency", "1")
+    first = stage.worker(*arguments)
+    ids = [publish(n, queue="gated_short") for n in range(2)]
+    stage.event("start")
+    first.signal(signal.SIGKILL)
+    first.wait()
+    stage.worker(*arguments)
+
+    started = []
+    for _ in ids:
+        started.append(stage.event("start", within=10)["id"])
+        stage.let_on()
+        stage.event("end")
+
+    assert sorted(started) == ids
+    wait_until(lambda: not OutboxMessage.objects.exists())
+
+
 def test_an_atomic_handler_killed_midway_has_its_effects_once(stage: Stage) -> None:
     first = stage.worker()
     id_ = publish("book me", queue="gated_once")

@@ -7,6 +7,7 @@ the second comes a byte for each handler that may go on.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import threading
 from pathlib import Path
@@ -118,3 +119,24 @@ def hung(message: outbox.Message[Any]) -> None:
 @outbox.handler("broken", retry=outbox.ConstantRetry(3600))
 def broken(message: outbox.Message[Any]) -> None:
     raise ValueError("broken on purpose")
+
+
+@outbox.handler("rejecting")
+def reject(message: outbox.Message[Any]) -> None:
+    raise outbox.Reject("rejected on purpose")
+
+
+@outbox.handler("numbers")
+def take_number(message: outbox.Message[int]) -> None:
+    pass
+
+
+@outbox.handler("forking")
+def fork(message: outbox.Message[Any]) -> None:
+    """Start a process that inherits every socket of this one, before and after using its own."""
+    Order.objects.create(name=str(message.payload))
+    child = multiprocessing.get_context("fork").Process(target=abs, args=[1])
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    Order.objects.filter(name=str(message.payload)).update(name=f"{message.payload} done")

@@ -19,6 +19,7 @@ from django.db import Error as DatabaseError
 from django.db import transaction
 from django.utils.dateparse import parse_datetime, parse_duration
 
+from ...errors import summary
 from ...names import validate_queue
 from ...publishing import publish
 from ..base import OutboxCommand, number
@@ -106,7 +107,7 @@ class Command(OutboxCommand):
                         committed = progress.total
         except (BadLine, DatabaseError) as error:
             progress.clear()
-            raise CommandError(f"{error}\n{_what_is_stored(committed)}") from error
+            raise CommandError(f"{summary(error)}\n{_what_is_stored(committed)}") from error
         except OSError as error:
             progress.clear()
             raise CommandError(

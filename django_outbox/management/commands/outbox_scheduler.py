@@ -10,6 +10,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, connections
 
+from ...errors import summary
 from ...scheduling.running import stand_by, tick_once
 from ...scheduling.stop_token import StopToken
 from ..base import OutboxCommand, check_schedules, log_to_stderr
@@ -53,7 +54,7 @@ class Command(OutboxCommand):
         try:
             published, is_left = tick_once(StopToken(), using=alias)
         except DatabaseError as error:
-            raise CommandError(f"The database refused a statement: {error}") from error
+            raise CommandError(f"The database refused a statement: {summary(error)}") from error
         if is_left:
             self.stderr.write(
                 "Somebody has locked schedules that are due; the next run fires them."

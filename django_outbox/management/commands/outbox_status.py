@@ -60,7 +60,7 @@ class Command(OutboxCommand):
                 warning = f"{_shown(schedule['schedule'])}: {_shown(error)}"
                 self.stdout.write(self.style.WARNING(self._printable(warning)))
         if leader is not None:
-            self.stdout.write(self._printable(f"{leader} leads."))
+            self.stdout.write(self._printable(f"{_shown(leader)} leads."))
         elif any(schedule["enabled"] for schedule in planned):
             warning = "No scheduler leads. Start one: manage.py outbox_scheduler"
             self.stdout.write(self.style.WARNING(warning))

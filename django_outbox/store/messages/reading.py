@@ -27,6 +27,9 @@ class Stored(NamedTuple):
     max_attempts: int | None
     last_error: str | None
 
+    def __repr__(self) -> str:
+        return f"<Stored {self.id} queue={self.queue!r}>"
+
 
 LIVE = """
 SELECT

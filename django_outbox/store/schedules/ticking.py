@@ -26,6 +26,9 @@ class Candidate(NamedTuple):
     planned_for: str
     plan_from: float | None
 
+    def __repr__(self) -> str:
+        return f"<Candidate {self.name!r}>"
+
 
 # What somebody else has locked, another tick or a person who edits, is passed over: the others need
 # not wait for it, and a later tick finds it as it is then.

@@ -151,6 +151,9 @@ class Written(NamedTuple):
     source: str
     is_withdrawn: bool
 
+    def __repr__(self) -> str:
+        return f"<Written {self.spec!r} queue={self.queue!r}>"
+
 
 WRITTEN = """
 SELECT

@@ -90,7 +90,7 @@ class Processes:
         self._tell_caretaker(-process.pid)
 
     def _tell_caretaker(self, number: int) -> None:
-        assert self._caretaker.stdin is not None  # noqa: S101
+        assert self._caretaker.stdin is not None  # noqa: S101 - a pipe was asked for
         self._caretaker.stdin.write(f"{number}\n".encode())
         self._caretaker.stdin.flush()
 

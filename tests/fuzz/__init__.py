@@ -1,0 +1,1 @@
+"""Tests with inputs that nobody has thought of. `--hypothesis-profile=wide` looks further."""

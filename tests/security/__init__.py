@@ -1,0 +1,1 @@
+"""Tests of what nobody may bring the outbox to do."""
