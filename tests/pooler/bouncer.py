@@ -30,9 +30,11 @@ listen_addr = {host}
 listen_port = {port}
 unix_socket_dir =
 auth_type = any
+admin_users = anybody
 pool_mode = {mode}
 default_pool_size = {sessions}
 max_client_conn = 100
+server_login_retry = 0.1
 """
 
 
@@ -133,10 +135,6 @@ class Bouncer:
         with self._connect("pgbouncer") as console:
             for command in commands:
                 console.execute(command)
-
-    def state(self, database: str) -> State:
-        """Return what a session keeps, as another client finds it."""
-        return self.states(database, 1)[0]
 
     def states(self, database: str, sessions: int) -> list[State]:
         """Return what each of so many sessions keeps; a transaction holds each meanwhile."""

@@ -67,9 +67,9 @@ class Site:
             pid: int = cursor.fetchone()[0]
             return pid
 
-    def state(self) -> State:
-        """Return what the session keeps, as another client finds it."""
-        return self.bouncer.state(self.database)
+    def states(self, sessions: int) -> list[State]:
+        """Return what each of the sessions keeps, as other clients find it."""
+        return self.bouncer.states(self.database, sessions)
 
     def orders(self) -> list[str]:
         return sorted(Order.objects.values_list("name", flat=True))

@@ -135,13 +135,13 @@ def look(site: Site) -> None:
     ],
 )
 def test_the_next_client_finds_a_session_as_new(site: Site, use: Callable[[Site], None]) -> None:
-    # H07
+    # F09
     used = site.backend()
 
     use(site)
 
     assert site.backend() == used
-    assert site.state() == CLEAN
+    assert site.states(1) == [CLEAN]
 
 
 def test_what_a_session_is_told_is_there_for_the_next_client(bouncer: Bouncer, site: Site) -> None:
@@ -154,7 +154,8 @@ def test_what_a_session_is_told_is_there_for_the_next_client(bouncer: Bouncer, s
     ):
         bouncer.query(site.database, statement)
 
-    assert site.state() == CLEAN._replace(
+    (state,) = site.states(1)
+    assert state == CLEAN._replace(
         settings=["enable_sort = off"],
         prepared=["PREPARE one AS SELECT 1"],
         channels=["django_outbox"],
