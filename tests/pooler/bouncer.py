@@ -20,7 +20,8 @@ HOST = "127.0.0.1"
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
 PROGRAM = shutil.which("pgbouncer", path=PATH)
 
-# Any name may log in, and all are the server's one user.
+# Any name may log in, and all are the server's one user. A login to the server that a KILL has cut
+# makes PgBouncer refuse everybody for a while, 15 s unless it is told otherwise.
 CONFIGURATION = """
 [databases]
 * = {target}

@@ -73,3 +73,22 @@ class Site:
 
     def orders(self) -> list[str]:
         return sorted(Order.objects.values_list("name", flat=True))
+
+
+def reconnect(site: Site) -> None:
+    """Close each of the server's sessions as soon as its transaction has ended."""
+    site.bouncer.order("RECONNECT")
+
+
+def pause(site: Site) -> None:
+    """Wait for the end of each transaction, close the sessions, and go on."""
+    site.bouncer.order("PAUSE", "RESUME")
+
+
+def kill(site: Site) -> None:
+    """Close all clients and all sessions at once, and go on."""
+    site.bouncer.order(f'KILL "{site.database}"', f'RESUME "{site.database}"')
+
+
+def restart(site: Site) -> None:
+    site.bouncer.restart()

@@ -12,7 +12,7 @@ from django.conf import LazySettings
 from django_outbox import outbox
 from django_outbox.models import OutboxMessage
 from tests.pooler.bouncer import CLEAN
-from tests.pooler.site import ALIAS, Site
+from tests.pooler.site import ALIAS, Site, kill, pause, reconnect, restart
 from tests.support import Gate, committed, publish, publish_many, wait_for, wait_until
 from tests.testapp.models import Order
 
@@ -26,25 +26,6 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def _soon(settings: LazySettings) -> None:
     settings.OUTBOX = {"POLL_INTERVAL": 0.1}
-
-
-def reconnect(site: Site) -> None:
-    """Close each of the server's sessions as soon as its transaction has ended."""
-    site.bouncer.order("RECONNECT")
-
-
-def pause(site: Site) -> None:
-    """Wait for the end of each transaction, close the sessions, and go on."""
-    site.bouncer.order("PAUSE", "RESUME")
-
-
-def kill(site: Site) -> None:
-    """Close all clients and all sessions at once, and go on."""
-    site.bouncer.order(f'KILL "{site.database}"', f'RESUME "{site.database}"')
-
-
-def restart(site: Site) -> None:
-    site.bouncer.restart()
 
 
 @pytest.mark.parametrize("move", [reconnect, pause, kill, restart])
