@@ -16,11 +16,9 @@ from tests.pooler.site import ALIAS, Site, kill, pause, reconnect, restart
 from tests.support import Gate, committed, publish, publish_many, wait_for, wait_until
 from tests.testapp.models import Order
 
-pytestmark = [
-    committed,
-    pytest.mark.usefixtures("registry"),
-    pytest.mark.parametrize("bouncer", [{"sessions": 2}], indirect=True),
-]
+pytestmark = [committed, pytest.mark.usefixtures("registry")]
+
+two_sessions = pytest.mark.parametrize("bouncer", [{"sessions": 2}], indirect=True)
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +26,7 @@ def _soon(settings: LazySettings) -> None:
     settings.OUTBOX = {"POLL_INTERVAL": 0.1}
 
 
+@two_sessions
 @pytest.mark.parametrize("move", [reconnect, pause, kill, restart])
 @pytest.mark.parametrize("atomic", [False, True])
 def test_each_message_is_delivered_and_none_is_charged_an_attempt(
@@ -76,6 +75,7 @@ def test_nobody_notices_that_sessions_are_exchanged_in_good_order(
     assert not caplog.records
 
 
+@two_sessions
 @pytest.mark.parametrize("move", [kill, restart])
 def test_the_effects_of_an_atomic_handler_that_is_cut_happen_once(
     site: Site, move: Callable[[Site], None]

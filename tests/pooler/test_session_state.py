@@ -34,7 +34,7 @@ def publish(site: Site) -> None:
 
 
 def move_timers(site: Site) -> None:
-    timer = {"timer_id": "cart", "activate_in": timedelta(hours=1)}
+    timer: dict[str, Any] = {"timer_id": "cart", "activate_in": timedelta(hours=1)}
     id_ = site.publish("first", **timer)
     assert site.publish("again", **timer) is None
     assert site.publish("later", timer_conflict="extend", **timer) == id_
@@ -59,7 +59,9 @@ def deliver_atomically(site: Site) -> None:
     @outbox.handler("orders", atomic=True)
     def handle(message: outbox.Message[Any]) -> outbox.OutboxResponse | None:
         Order.objects.using(ALIAS).create(name=message.payload)
-        return outbox.OutboxResponse("second", queue="orders") if message.payload == "first" else None
+        return (
+            outbox.OutboxResponse("second", queue="orders") if message.payload == "first" else None
+        )
 
     site.publish("first")
     site.drain()
