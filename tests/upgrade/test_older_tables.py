@@ -9,8 +9,9 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import ProgrammingError, connections
 
-from django_outbox import outbox
+from django_outbox import handlers, outbox
 from django_outbox.handlers import Handler
+from django_outbox.management.commands import outbox_worker
 from django_outbox.models import OutboxMessage
 from django_outbox.worker.loop import Options, Worker
 from tests.support import PATIENCE, wait_until
@@ -22,13 +23,18 @@ COMMANDS = ["outbox_worker", "outbox_scheduler", "outbox_status", "outbox_check"
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("name", NAMES[1:])
 def test_a_command_names_the_migrations_that_are_missing(
-    tables: Tables, name: str, command: str, registry: Any
+    tables: Tables,
+    name: str,
+    command: str,
+    registry: handlers.Registry,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(outbox_worker, "registry", registry)
+    outbox.handler("orders")(lambda message: None)
     tables.migrate(before(name))
-    arguments = ["--queue", "orders"] if command == "outbox_worker" else []
 
     with pytest.raises(CommandError, match=rf"lacks the migration\(s\) {name}") as refused:
-        call_command(command, *arguments, "--database", ALIAS)
+        call_command(command, "--database", ALIAS)
 
     assert "Run: manage.py migrate django_outbox --database upgrade" in str(refused.value)
     assert NAMES[-1] in str(refused.value)

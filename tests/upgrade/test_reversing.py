@@ -10,9 +10,12 @@ from django.db import connections
 from django_outbox import outbox
 from django_outbox.handlers import Handler
 from django_outbox.worker.loop import Options, Worker
+from tests.testapp.models import Order
 from tests.upgrade.tables import ALIAS, NAMES, NEWEST, Tables
 
-MESSAGES = "SELECT id, message_id, queue, payload, lease_token FROM django_outbox_message ORDER BY id"
+MESSAGES = (
+    "SELECT id, message_id, queue, payload, lease_token FROM django_outbox_message ORDER BY id"
+)
 LETTERS = "SELECT id, message_id, queue, payload, failure_reason FROM django_outbox_dead_letter"
 
 
@@ -36,7 +39,8 @@ def last_id(tables: Tables) -> int:
         "UPDATE django_outbox_message SET lease_token = gen_random_uuid(), lease_expires_at = now()"
     )
     outbox.schedule("report", "@every 1d", queue="orders", using=ALIAS)
-    return tables.publish("waits", queue="orders", ref="shop.order:7")
+    order = Order.objects.using(ALIAS).create(name="seven")
+    return tables.publish("waits", queue="orders", ref=order)
 
 
 @pytest.mark.parametrize("name", NAMES[:-1])

@@ -69,8 +69,13 @@ class Code:
         with self._log.open("wb") as log:
             command = [sys.executable, "-m", "django", "outbox_worker", "--no-reload", *arguments]
             process = subprocess.Popen(
-                command, cwd=self._folder, env=self._environment, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, start_new_session=True,
+                command,
+                cwd=self._folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         self._processes.append(process)
         wait_until(lambda: "serves" in self.log, within=20)
@@ -98,9 +103,15 @@ class Code:
 
     def _run(self, module: str, *arguments: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", module, *arguments], check=False, cwd=self._folder,
-            env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, timeout=60,
+            [sys.executable, "-m", module, *arguments],
+            check=False,
+            cwd=self._folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
         )
         assert done.returncode == 0, done.stdout
         return done.stdout

@@ -17,7 +17,12 @@ def book(message: outbox.Message[Any]) -> None:
 @outbox.handler("checked")
 def check(message: outbox.Message[Any]) -> None:
     """Write down all that a message carries."""
-    carried = (message.payload, message.headers.get("kind"), message.correlation_id, message.timer_id)
+    carried = (
+        message.payload,
+        message.headers.get("kind"),
+        message.correlation_id,
+        message.timer_id,
+    )
     Order.objects.create(name=repr(carried))
 
 

@@ -13,14 +13,18 @@ def main(first: int, last: int) -> None:
     import django_outbox
     from django_outbox import outbox
 
-    print(django_outbox.__file__)
+    sys.stdout.write(str(django_outbox.__file__))
     for number in range(first, last):
         with transaction.atomic():
             outbox.publish(f"order {number:03}", queue="orders")
     with transaction.atomic():
         outbox.publish(
-            "single", queue="checked", headers={"kind": "x"}, correlation_id="c1",
-            expires_in=timedelta(hours=1), max_attempts=3,
+            "single",
+            queue="checked",
+            headers={"kind": "x"},
+            correlation_id="c1",
+            expires_in=timedelta(hours=1),
+            max_attempts=3,
         )
         outbox.publish("waits", queue="checked", timer_id="t1", activate_in=timedelta(hours=1))
         outbox.publish(
