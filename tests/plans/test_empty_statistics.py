@@ -7,7 +7,7 @@ takes the table for empty, however many come in a burst until it looks again.
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from django.db import connection, transaction

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
+import zipfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -24,11 +24,11 @@ def unpack_before(migration: str, folder: Path) -> Path:
     path = f"django_outbox/migrations/{migration}.py"
     try:
         added = _git("log", "--diff-filter=A", "--format=%H", "--", path).decode().split()[-1]
-        package = _git("archive", f"{added}^", "django_outbox")
+        package = _git("archive", "--format=zip", f"{added}^", "django_outbox")
     except (OSError, IndexError, subprocess.CalledProcessError) as error:
         pytest.skip(f"This clone has no history to take older code from: {error}")
-    with tarfile.open(fileobj=io.BytesIO(package)) as archive:
-        archive.extractall(folder, filter="data")
+    with zipfile.ZipFile(io.BytesIO(package)) as archive:
+        archive.extractall(folder)
     assert not (folder / path).exists()
     return folder
 

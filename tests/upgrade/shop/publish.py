@@ -16,7 +16,7 @@ def main(first: int, last: int) -> None:
     sys.stdout.write(str(django_outbox.__file__))
     for number in range(first, last):
         with transaction.atomic():
-            outbox.publish(f"order {number:03}", queue="orders")
+            outbox.publish(f"order {number:04}", queue="orders")
     with transaction.atomic():
         outbox.publish(
             "single",
