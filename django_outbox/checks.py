@@ -5,6 +5,7 @@ E002  an unknown setting
 E003  a bad value
 E004  a handler whose message type cannot be resolved
 E005  a table that is not as the migrations made it (only with `check --database ALIAS`)
+E006  a database whose sessions are shared, and its settings do not say so (ditto)
 W001  the database looks pooled, so LISTEN would not work on it
 W002  a handler that `max_deliveries` ends before its strategy does
 W003  the database that messages go to is not PostgreSQL
@@ -24,7 +25,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 from django.db.migrations.recorder import MigrationRecorder
 
-from . import conf
+from . import conf, pooled
 from .handlers import Handler, LateDecoder, registry
 from .publishing import default_alias
 from .scheduling.declaring import declarations
@@ -82,8 +83,10 @@ def check_listening(
 ) -> list[checks.CheckMessage]:
     """Warn where workers would have to poll because the database goes through a pooler."""
     given = getattr(django_settings, "OUTBOX", {})
-    if not isinstance(given, dict) or given.get("LISTEN_DATABASE") or not given.get("NOTIFY", True):
+    if not isinstance(given, dict) or not given.get("NOTIFY", True):
         return []
+    if listen_on := given.get("LISTEN_DATABASE"):
+        return _check_listen_database(listen_on)
     return [
         checks.Warning(
             f"The database {alias!r} sets DISABLE_SERVER_SIDE_CURSORS, as one does behind a "
@@ -94,6 +97,19 @@ def check_listening(
         for alias, database in django_settings.DATABASES.items()
         if database.get("DISABLE_SERVER_SIDE_CURSORS")
         and "postgresql" in database.get("ENGINE", "")
+    ]
+
+
+def _check_listen_database(alias: Any) -> list[checks.CheckMessage]:
+    if alias not in connections or not pooled.says_pooled(alias):
+        return []
+    return [
+        checks.Warning(
+            f"OUTBOX['LISTEN_DATABASE'] names {alias!r}, which sets DISABLE_SERVER_SIDE_CURSORS, "
+            "as one does behind a transaction-mode pooler; LISTEN would hear nothing there.",
+            hint="Name an alias that connects directly.",
+            id="django_outbox.W001",
+        )
     ]
 
 
@@ -137,6 +153,24 @@ def check_schema(
         for alias in databases or ()
         if _has_our_tables(alias)
         for difference in find_differences(alias)
+    ]
+
+
+@checks.register(checks.Tags.database)
+def check_sessions(
+    app_configs: Sequence[AppConfig] | None,
+    *,
+    databases: Sequence[str] | None = None,
+    **kwargs: Any,
+) -> list[checks.CheckMessage]:
+    """Report where a worker would take a session for its own that a pooler gives to others."""
+    given = getattr(django_settings, "OUTBOX", {})
+    if not isinstance(given, dict) or any(name == "LISTEN_DATABASE" for name, _ in conf.problems()):
+        return []
+    return [
+        checks.Error(flaw.what, hint=flaw.mend, id="django_outbox.E006")
+        for alias in databases or ()
+        if _has_our_tables(alias) and (flaw := pooled.flaw(alias))
     ]
 
 

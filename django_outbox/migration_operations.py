@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from django.db import OperationalError
 from django.db.migrations.operations import RunSQL
+
+LOCK_NOT_AVAILABLE = "55P03"
+
+# Whoever comes while a table is waited for waits behind, publishers among them. The setting ends
+# with the migration's transaction.
+WAIT = "SELECT set_config('lock_timeout', '900ms', true)"
 
 
 class PostgresSQL(RunSQL):
-    """Run SQL on PostgreSQL and nothing elsewhere.
+    """Run SQL on PostgreSQL and nothing elsewhere, and wait a second at most for a table.
 
     A project may have a second database of another kind and migrate all its apps on it; the tables
     are of no use there, and the statements would fail.
@@ -18,10 +27,29 @@ class PostgresSQL(RunSQL):
         self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
     ) -> None:
         if schema_editor.connection.vendor == "postgresql":
-            super().database_forwards(app_label, schema_editor, from_state, to_state)
+            with _not_waiting(schema_editor):
+                super().database_forwards(app_label, schema_editor, from_state, to_state)
 
     def database_backwards(
         self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
     ) -> None:
         if schema_editor.connection.vendor == "postgresql":
-            super().database_backwards(app_label, schema_editor, from_state, to_state)
+            with _not_waiting(schema_editor):
+                super().database_backwards(app_label, schema_editor, from_state, to_state)
+
+
+@contextmanager
+def _not_waiting(schema_editor: Any) -> Iterator[None]:
+    """Give up on a table that another transaction keeps; explain it."""
+    if schema_editor.connection.in_atomic_block:
+        schema_editor.execute(WAIT)
+    try:
+        yield
+    except OperationalError as error:
+        if getattr(error.__cause__, "sqlstate", None) == LOCK_NOT_AVAILABLE:
+            error.add_note(
+                "Another transaction has used a table of the outbox for a second or longer, and "
+                "publishers would have waited behind the migration. Nothing has been changed. Run "
+                "it again when that transaction has ended."
+            )
+        raise

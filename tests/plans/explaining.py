@@ -61,7 +61,8 @@ def along_indexes(cursor: Any) -> Iterator[None]:
 def _type(value: Any) -> str:
     if isinstance(value, list):
         return "text[]" if isinstance(value[0], str) else f"{_type(value[0])}[]"
-    return {str: "unknown", float: "float8", int: "bigint", UUID: "uuid"}[type(value)]
+    names = {str: "unknown", float: "float8", int: "bigint", bool: "boolean", UUID: "uuid"}
+    return names[type(value)]
 
 
 def explain_claim(lanes: list[Lane], *, generic: bool = False) -> Plan:

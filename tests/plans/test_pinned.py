@@ -6,7 +6,7 @@ table, entries in the claim index. Only pages that were read tell of them, since
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 from django.db import connection, transaction
@@ -44,12 +44,7 @@ def snapshot() -> Iterator[None]:
 def lanes(request: pytest.FixtureRequest, snapshot: None) -> list[Lane]:
     """Return the lanes of a worker that has completed most of what there was."""
     queues = [f"q{n}" for n in range(request.param)]
-    for queue in queues:
-        with transaction.atomic():
-            outbox.publish_many(
-                ["x" * 254] * ((COMPLETED + AT_ONCE) // len(queues)),
-                queue=queue,
-            )
+    publish(queues, COMPLETED + AT_ONCE)
     with connection.cursor() as cursor:  # the window is kept ten seconds behind the clock
         cursor.execute(
             "UPDATE django_outbox_message SET next_attempt_at = next_attempt_at - interval '1 hour'"
@@ -60,6 +55,14 @@ def lanes(request: pytest.FixtureRequest, snapshot: None) -> list[Lane]:
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE django_outbox_message")
     return list(lows.values())
+
+
+def publish(queues: Iterable[str], number: int) -> None:
+    """Publish an equal share of so many messages to each queue."""
+    queues = list(queues)
+    for queue in queues:
+        with transaction.atomic():
+            outbox.publish_many(["x" * 254] * (number // len(queues)), queue=queue)
 
 
 def consume(lows: dict[str, Lane]) -> None:
@@ -85,6 +88,25 @@ def test_a_claim_in_the_window_does_not_walk_over_what_was_completed(lanes: list
     assert_goes_along_the_claim_index(plan)
     assert rows_read(plan) == LIMIT
     assert pages_of_scans(plan) <= MOST_PAGES
+
+
+@committed
+def test_a_worker_that_keeps_up_walks_over_the_last_ten_seconds_and_no_more(
+    lanes: list[Lane],
+) -> None:
+    # K01: what commits late is looked for so far behind the clock, and no further.
+    lows = {lane.queue: lane for lane in lanes}
+    consume(lows)  # the last of an hour ago
+    publish(lows, AT_ONCE + LIMIT)
+    consume(lows)  # of a moment ago, and each is there twice: as it was, and as it was claimed
+
+    with transaction.atomic():
+        plan = explain_claim(list(lows.values()))
+
+    assert plan["Actual Rows"] == LIMIT
+    assert_goes_along_the_claim_index(plan)
+    assert rows_read(plan) == LIMIT
+    assert pages_of_scans(plan) <= 2 * AT_ONCE + MOST_PAGES < COMPLETED
 
 
 @committed

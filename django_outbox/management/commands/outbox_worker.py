@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import Any, NoReturn
 from uuid import uuid4
@@ -20,9 +20,10 @@ import psycopg
 from django.conf import settings as django_settings
 from django.core.management import call_command
 from django.core.management.base import CommandError, CommandParser
+from django.db import Error as DatabaseError
 from django.db import connections
 
-from ... import names
+from ... import names, pooled
 from ...handlers import Handler, registry
 from ...scheduling.running import scheduler_thread
 from ...worker import reloading
@@ -151,6 +152,7 @@ class Command(OutboxCommand):
         worker_id = self._worker_id(options["worker_id"])
         alias = self.ready_database(options["database"])
         _check_pool(alias, options["concurrency"])
+        _check_session(alias)
         if options["with_scheduler"]:
             check_schedules()
         if options["processes"] > 1:
@@ -292,6 +294,16 @@ def _check_pool(alias: str, threads: int) -> None:
             f"{threads} threads need as many connections, and the pool of the database "
             f"{alias!r} has {size}. Raise its max_size, or lower --concurrency."
         )
+
+
+def _check_session(alias: str) -> None:
+    """See that the session which a worker takes for its own is not given to others.
+
+    A database only to listen on may be away: the worker polls until it is back.
+    """
+    with suppress(DatabaseError):
+        if flaw := pooled.flaw(alias):
+            raise CommandError(f"{flaw.what} {flaw.mend}")
 
 
 class Signals:

@@ -1,0 +1,1 @@
+"""Everything through PgBouncer in transaction mode, which gives each transaction any session."""

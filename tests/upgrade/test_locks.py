@@ -1,0 +1,167 @@
+"""No migration keeps publishers and workers waiting, whatever the size of the tables.
+
+What each takes is read from the server, inside of its transaction, since a test's tables are small
+and time would tell nothing. Up to the first release they run on tables that nobody uses yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import psycopg
+import pytest
+from django.db import OperationalError, connections, transaction
+from django.db.migrations.executor import MigrationExecutor
+from psycopg.errors import LockNotAvailable
+
+from tests.upgrade.tables import ALIAS, APP, NAMES, Tables, before
+
+FIRST_RELEASE = ["0001_initial", "0002_schedules", "0003_operations"]
+LATER = [name for name in NAMES if name not in FIRST_RELEASE]
+
+BLOCK_WRITERS = {
+    "ShareLock",
+    "ShareRowExclusiveLock",
+    "ExclusiveLock",
+    "AccessExclusiveLock",
+}
+
+
+class Step(NamedTuple):
+    """What a migration has done to the tables that were there before."""
+
+    blocked: set[str]
+    """Tables that nobody else could write to until its end."""
+
+    read: set[str]
+    """Those of them whose rows it has read, as the building of an index does."""
+
+    rewritten: set[str]
+
+
+def take(tables: Tables, name: str, *, backward: bool) -> Step:
+    """Migrate one step, forward or backward, look what it did, and roll it back."""
+    tables.migrate(name if backward else before(name))
+    executor = MigrationExecutor(connections[ALIAS])
+    migration = executor.loader.get_migration(APP, name)
+    assert migration.atomic, "What it has locked is seen before it commits"
+    state = executor.loader.project_state((APP, name), at_end=False)
+    there = files(tables)
+    with connections[ALIAS].schema_editor() as editor:
+        (migration.unapply if backward else migration.apply)(state, editor)
+        step = look(tables, there)
+        transaction.set_rollback(True, using=ALIAS)
+    return step
+
+
+def look(tables: Tables, there: dict[str, int]) -> Step:
+    locks = tables.query(
+        "SELECT relation::regclass::text, mode, pg_stat_get_xact_tuples_returned(relation)"
+        " FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'relation'"
+    )
+    blocked = {(table, rows) for table, mode, rows in locks if mode in BLOCK_WRITERS}
+    now = files(tables)
+    return Step(
+        blocked={table for table, _ in blocked if table in there},
+        read={table for table, rows in blocked if table in there and rows},
+        rewritten={table for table, file in there.items() if now.get(table, file) != file},
+    )
+
+
+def files(tables: Tables) -> dict[str, int]:
+    """Return the file of each table; a table that is rewritten gets another."""
+    return dict(
+        tables.query(
+            "SELECT relname::text, pg_relation_filenode(oid) FROM pg_class"
+            " WHERE relkind = 'r' AND relname LIKE 'django_outbox_%'"
+        )
+    )
+
+
+@pytest.fixture(autouse=True)
+def _rows(tables: Tables) -> None:
+    """Have something in the tables, so that it shows when it is read."""
+    for statement in (
+        "INSERT INTO django_outbox_message (queue, payload) VALUES ('orders', '7')",
+        """
+        INSERT INTO django_outbox_dead_letter
+            (original_id, message_id, queue, payload, correlation_id, created_at, failure_reason)
+        VALUES (1, gen_random_uuid(), 'orders', '7', '', now(), 'rejected')
+        """,
+    ):
+        tables.query(statement)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("name", LATER)
+def test_a_migration_reads_and_rewrites_no_table_that_it_keeps_others_from(
+    tables: Tables, name: str, *, backward: bool
+) -> None:
+    # G07
+    step = take(tables, name, backward=backward)
+
+    assert not step.read
+    assert not step.rewritten
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_changing_how_full_pages_get_keeps_nobody_from_anything(
+    tables: Tables, *, backward: bool
+) -> None:
+    assert take(tables, "0004_storage", backward=backward) == Step(set(), set(), set())
+
+
+def test_an_index_that_is_built_in_a_transaction_would_be_seen(tables: Tables) -> None:
+    step = take(tables, "0003_operations", backward=False)
+
+    both = {"django_outbox_message", "django_outbox_dead_letter"}
+    assert step == Step(blocked=both, read=both, rewritten=set())
+
+
+def test_a_table_that_is_rewritten_would_be_seen(tables: Tables) -> None:
+    there = files(tables)
+    with transaction.atomic(using=ALIAS):
+        tables.query("ALTER TABLE django_outbox_message ALTER COLUMN max_attempts TYPE bigint")
+
+        assert look(tables, there).rewritten == {"django_outbox_message"}
+
+
+@contextmanager
+def using_all(tables: Tables) -> Iterator[None]:
+    """Have a transaction open that has written to every table."""
+    with psycopg.connect(tables.url) as other:
+        other.execute(f"LOCK TABLE {', '.join(files(tables))} IN ROW EXCLUSIVE MODE")
+        yield
+
+
+@pytest.mark.parametrize(
+    ("name", "backward"),
+    [("0002_schedules", True), ("0003_operations", False), ("0003_operations", True)],
+)
+def test_a_table_in_use_fails_a_migration_that_others_would_wait_behind(
+    tables: Tables, name: str, *, backward: bool
+) -> None:
+    # G07
+    here, there = (name, before(name)) if backward else (before(name), name)
+    tables.migrate(here)
+
+    with using_all(tables), pytest.raises(OperationalError, match="lock timeout") as failed:
+        tables.migrate(there)
+
+    assert isinstance(failed.value.__cause__, LockNotAvailable)
+    assert "Run it again" in failed.value.__notes__[0]
+    tables.migrate(there)
+    assert tables.query("SHOW lock_timeout") == [("0",)]
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_one_that_nobody_waits_behind_goes_on_beside_a_table_in_use(
+    tables: Tables, *, backward: bool
+) -> None:
+    here, there = "0003_operations", "0004_storage"
+    tables.migrate(there if backward else here)
+
+    with using_all(tables):
+        tables.migrate(here if backward else there)
