@@ -36,9 +36,11 @@ class Lane(NamedTuple):
 # MATERIALIZED keeps a nested loop from running the scan again, which would claim too much.
 # The limit of a lane is a sub-select, which the planner takes for a tenth of what it expects: with
 # the number itself it would, before the first ANALYZE, read and sort all of a queue.
+# What is picked is looked up by an array of ids, not by a join: a planner that takes the table for
+# empty, as it is whenever a worker keeps up, would compare each row of it with each picked one.
 CLAIM = """
 WITH picked AS MATERIALIZED (
-    SELECT candidate.id, lane.lease_ttl, lane.rank
+    SELECT candidate.id
     FROM unnest(
         %(queues)s::text[], %(lease_ttls)s::float8[], %(low_ats)s::float8[], %(low_ids)s::bigint[]
     ) WITH ORDINALITY AS lane (queue, lease_ttl, low_at, low_id, rank)
@@ -64,11 +66,11 @@ WITH picked AS MATERIALIZED (
 )
 UPDATE django_outbox_message AS message
 SET lease_token = %(token)s,
-    lease_expires_at = clock_timestamp() + picked.lease_ttl * interval '1 second',
+    lease_expires_at = clock_timestamp() + interval '1 second'
+        * (%(lease_ttls)s::float8[])[array_position(%(queues)s::text[], message.queue::text)],
     leased_by = %(worker_id)s,
     deliveries_count = LEAST(message.deliveries_count, 2147483646) + 1
-FROM picked
-WHERE message.id = picked.id
+WHERE message.id = ANY (ARRAY(SELECT id FROM picked))
 RETURNING
     message.id, message.message_id, message.payload, message.headers::text,
     message.correlation_id, message.timer_id, message.max_attempts, message.attempts_count,
@@ -81,7 +83,7 @@ RETURNING
         message.expires_at <= clock_timestamp() + %(ahead)s * interval '1 second', false
     ),
     date_part('epoch', message.next_attempt_at),
-    picked.rank
+    array_position(%(queues)s::text[], message.queue::text)
 """
 
 

@@ -17,9 +17,9 @@ from ..arrays import array_of_numbers
 # before the first row is locked, and the setting ends with the statement's own transaction.
 COMPLETE = """
 DELETE FROM django_outbox_message AS message
-USING unnest(%(ids)s::bigint[], %(tokens)s::uuid[]) AS lease (id, token)
-WHERE message.id = lease.id
-    AND message.lease_token = lease.token
+WHERE message.id = ANY (%(ids)s::bigint[])
+    AND message.lease_token
+        = (%(tokens)s::uuid[])[array_position(%(ids)s::bigint[], message.id)]
     AND (SELECT set_config('lock_timeout', '200ms', true)) IS NOT NULL
 RETURNING message.id
 """
@@ -33,13 +33,14 @@ def complete(cursor: Cursor, leases: Sequence[Lease]) -> set[int]:
 
 COMPLETE_UNLOCKED = """
 WITH held AS MATERIALIZED (
-    SELECT message.id
-    FROM unnest(%(ids)s::bigint[], %(tokens)s::uuid[]) AS lease (id, token)
-    JOIN django_outbox_message AS message
-        ON message.id = lease.id AND message.lease_token = lease.token
-    FOR UPDATE OF message SKIP LOCKED
+    SELECT id
+    FROM django_outbox_message
+    WHERE id = ANY (%(ids)s::bigint[])
+        AND lease_token = (%(tokens)s::uuid[])[array_position(%(ids)s::bigint[], id)]
+    FOR UPDATE SKIP LOCKED
 )
-DELETE FROM django_outbox_message AS message USING held WHERE message.id = held.id
+DELETE FROM django_outbox_message AS message
+WHERE message.id = ANY (ARRAY(SELECT id FROM held))
 RETURNING message.id
 """
 
@@ -52,8 +53,9 @@ def complete_unlocked(cursor: Cursor, leases: Sequence[Lease]) -> set[int]:
 
 COMPLETE_HERE = """
 DELETE FROM django_outbox_message AS message
-USING unnest(%(ids)s::bigint[], %(tokens)s::uuid[]) AS lease (id, token)
-WHERE message.id = lease.id AND message.lease_token = lease.token
+WHERE message.id = ANY (%(ids)s::bigint[])
+    AND message.lease_token
+        = (%(tokens)s::uuid[])[array_position(%(ids)s::bigint[], message.id)]
 RETURNING message.id
 """
 
@@ -77,24 +79,24 @@ def complete_one(cursor: Cursor, lease: Lease) -> bool:
 
 RETRY = """
 WITH held AS MATERIALIZED (
-    SELECT message.id, failure.delay, failure.error
-    FROM unnest(%(ids)s::bigint[], %(tokens)s::uuid[], %(delays)s::float8[], %(errors)s::text[])
-        AS failure (id, token, delay, error)
-    JOIN django_outbox_message AS message
-        ON message.id = failure.id AND message.lease_token = failure.token
-    FOR UPDATE OF message SKIP LOCKED
+    SELECT id
+    FROM django_outbox_message
+    WHERE id = ANY (%(ids)s::bigint[])
+        AND lease_token = (%(tokens)s::uuid[])[array_position(%(ids)s::bigint[], id)]
+    FOR UPDATE SKIP LOCKED
 )
 UPDATE django_outbox_message AS message
-SET next_attempt_at = clock.now + held.delay * interval '1 second',
+SET next_attempt_at = clock.now + interval '1 second'
+        * (%(delays)s::float8[])[array_position(%(ids)s::bigint[], message.id)],
     attempts_count = LEAST(message.attempts_count, 2147483646) + 1,
     first_attempt_at = COALESCE(message.first_attempt_at, clock.now),
     last_attempt_at = clock.now,
-    last_error = held.error,
+    last_error = (%(errors)s::text[])[array_position(%(ids)s::bigint[], message.id)],
     lease_token = NULL,
     lease_expires_at = NULL,
     leased_by = NULL
-FROM held, (SELECT clock_timestamp() AS now) AS clock
-WHERE message.id = held.id
+FROM (SELECT clock_timestamp() AS now) AS clock
+WHERE message.id = ANY (ARRAY(SELECT id FROM held))
 RETURNING message.id
 """
 
@@ -116,23 +118,26 @@ def retry(cursor: Cursor, leases: Sequence[Lease], failures: Sequence[Again]) ->
 # without an attempt keeps the error of its last one.
 BURY = """
 WITH held AS MATERIALIZED (
-    SELECT
-        message.id, burial.reason, burial.attempted, burial.exception_class, burial.error,
-        burial.fingerprint
-    FROM unnest(
-        %(ids)s::bigint[], %(tokens)s::uuid[], %(reasons)s::text[], %(attempted)s::boolean[],
-        %(exception_classes)s::text[], %(errors)s::text[], %(fingerprints)s::text[]
-    ) AS burial (id, token, reason, attempted, exception_class, error, fingerprint)
-    JOIN django_outbox_message AS message
-        ON message.id = burial.id AND message.lease_token = burial.token
-    FOR UPDATE OF message SKIP LOCKED
+    SELECT id
+    FROM django_outbox_message
+    WHERE id = ANY (%(ids)s::bigint[])
+        AND lease_token = (%(tokens)s::uuid[])[array_position(%(ids)s::bigint[], id)]
+    FOR UPDATE SKIP LOCKED
 ),
 removed AS (
     DELETE FROM django_outbox_message AS message
-    USING held
-    WHERE message.id = held.id
-    RETURNING message.*, held.reason, held.attempted, held.exception_class, held.error,
-        held.fingerprint
+    WHERE message.id = ANY (ARRAY(SELECT id FROM held))
+    RETURNING message.*, array_position(%(ids)s::bigint[], message.id) AS place
+),
+burial AS (
+    SELECT
+        removed.*,
+        (%(reasons)s::text[])[place] AS reason,
+        (%(attempted)s::boolean[])[place] AS attempted,
+        (%(exception_classes)s::text[])[place] AS exception_class,
+        (%(errors)s::text[])[place] AS error,
+        (%(fingerprints)s::text[])[place] AS fingerprint
+    FROM removed
 )
 INSERT INTO django_outbox_dead_letter
     (original_id, message_id, queue, payload, headers, correlation_id, ref, timer_id, created_at,
@@ -145,7 +150,7 @@ SELECT
     CASE WHEN attempted THEN LEAST(attempts_count, 2147483646) + 1 ELSE attempts_count END,
     deliveries_count, clock.now, reason, exception_class,
     CASE WHEN attempted THEN error ELSE last_error END, fingerprint
-FROM removed, (SELECT clock_timestamp() AS now) AS clock
+FROM burial, (SELECT clock_timestamp() AS now) AS clock
 RETURNING original_id
 """
 
@@ -168,24 +173,28 @@ def bury(cursor: Cursor, leases: Sequence[Lease], burials: Sequence[Bury]) -> se
 
 RELEASE = """
 WITH held AS MATERIALIZED (
-    SELECT message.id, handed_back.refund, handed_back.delay
-    FROM unnest(%(ids)s::bigint[], %(tokens)s::uuid[], %(refunds)s::int[], %(delays)s::float8[])
-        AS handed_back (id, token, refund, delay)
-    JOIN django_outbox_message AS message
-        ON message.id = handed_back.id AND message.lease_token = handed_back.token
-    FOR UPDATE OF message SKIP LOCKED
+    SELECT id
+    FROM django_outbox_message
+    WHERE id = ANY (%(ids)s::bigint[])
+        AND lease_token = (%(tokens)s::uuid[])[array_position(%(ids)s::bigint[], id)]
+    FOR UPDATE SKIP LOCKED
 ),
 released AS (
     UPDATE django_outbox_message AS message
     SET lease_token = NULL,
         lease_expires_at = NULL,
         leased_by = NULL,
-        deliveries_count = GREATEST(message.deliveries_count - held.refund, 0),
+        deliveries_count = GREATEST(
+            message.deliveries_count
+                - (%(refunds)s::int[])[array_position(%(ids)s::bigint[], message.id)],
+            0
+        ),
         next_attempt_at = COALESCE(
-            clock_timestamp() + held.delay * interval '1 second', message.next_attempt_at
+            clock_timestamp() + interval '1 second'
+                * (%(delays)s::float8[])[array_position(%(ids)s::bigint[], message.id)],
+            message.next_attempt_at
         )
-    FROM held
-    WHERE message.id = held.id
+    WHERE message.id = ANY (ARRAY(SELECT id FROM held))
     RETURNING message.id, message.queue, message.next_attempt_at
 )
 SELECT
@@ -215,17 +224,16 @@ def release(
 
 RENEW = """
 WITH held AS MATERIALIZED (
-    SELECT message.id, lease.ttl
-    FROM unnest(%(ids)s::bigint[], %(tokens)s::uuid[], %(ttls)s::float8[])
-        AS lease (id, token, ttl)
-    JOIN django_outbox_message AS message
-        ON message.id = lease.id AND message.lease_token = lease.token
-    FOR UPDATE OF message SKIP LOCKED
+    SELECT id
+    FROM django_outbox_message
+    WHERE id = ANY (%(ids)s::bigint[])
+        AND lease_token = (%(tokens)s::uuid[])[array_position(%(ids)s::bigint[], id)]
+    FOR UPDATE SKIP LOCKED
 )
 UPDATE django_outbox_message AS message
-SET lease_expires_at = clock_timestamp() + held.ttl * interval '1 second'
-FROM held
-WHERE message.id = held.id
+SET lease_expires_at = clock_timestamp() + interval '1 second'
+    * (%(ttls)s::float8[])[array_position(%(ids)s::bigint[], message.id)]
+WHERE message.id = ANY (ARRAY(SELECT id FROM held))
 RETURNING message.id
 """
 
@@ -238,9 +246,10 @@ def renew(cursor: Cursor, leases: Sequence[Lease], ttls: Sequence[float]) -> set
 
 STILL_HELD = """
 SELECT message.id
-FROM unnest(%(ids)s::bigint[], %(tokens)s::uuid[]) AS lease (id, token)
-JOIN django_outbox_message AS message
-    ON message.id = lease.id AND message.lease_token = lease.token
+FROM django_outbox_message AS message
+WHERE message.id = ANY (%(ids)s::bigint[])
+    AND message.lease_token
+        = (%(tokens)s::uuid[])[array_position(%(ids)s::bigint[], message.id)]
 """
 
 
@@ -262,11 +271,12 @@ def lock(cursor: Cursor, lease: Lease) -> bool:
 
 
 LOCK_FREE = """
-SELECT lease.place
-FROM unnest(%(ids)s::bigint[], %(tokens)s::uuid[]) WITH ORDINALITY AS lease (id, token, place)
-JOIN django_outbox_message AS message
-    ON message.id = lease.id AND message.lease_token = lease.token
-FOR UPDATE OF message SKIP LOCKED
+SELECT array_position(%(ids)s::bigint[], message.id)
+FROM django_outbox_message AS message
+WHERE message.id = ANY (%(ids)s::bigint[])
+    AND message.lease_token
+        = (%(tokens)s::uuid[])[array_position(%(ids)s::bigint[], message.id)]
+FOR UPDATE SKIP LOCKED
 """
 
 
