@@ -52,3 +52,22 @@ def lateness(message: outbox.Message[Any]) -> None:
     """Tell the benchmark how many milliseconds after its deadline the timer has fired."""
     late = (time.time() - message.payload) * 1000
     os.write(int(os.environ["BENCH_PIPE"]), f"{late}\n".encode())
+
+
+@outbox.handler("soak")
+def soak(message: outbox.Message[Any]) -> None:
+    """Tell how many milliseconds ago the message was made."""
+    late = (time.monotonic() - message.payload) * 1000
+    os.write(int(os.environ["BENCH_PIPE"]), f"{late}\n".encode())
+
+
+@outbox.handler("soak_failing", retry=outbox.ConstantRetry(1))
+def soak_failing(message: outbox.Message[Any]) -> None:
+    """Fail once."""
+    if message.attempt == 1:
+        raise ValueError("the first time")
+
+
+@outbox.handler("soak_timers", "soak_scheduled")
+def soak_quietly(message: outbox.Message[Any]) -> None:
+    """Do nothing."""

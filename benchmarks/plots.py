@@ -1,11 +1,11 @@
-"""Plots of throughput and claim time against backlog."""
+"""Plots: throughput and claim time against backlog, and what a long run leaves behind."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.measuring import Measured
 from benchmarks.scenarios.backlog import EXECUTION, ROUND_TRIP
@@ -43,11 +43,6 @@ PLOTS = (
 
 def draw(measured: Measured, folder: Path) -> None:
     """Draw what the scenarios `deep/…` have found: medians, with the span of all samples."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    # Text as text, and the same file for the same data.
-    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "benchmarks"})
     deep = {
         float(name.removeprefix("deep/")): figures
         for name, figures in sorted(measured.items())
@@ -60,8 +55,7 @@ def draw(measured: Measured, folder: Path) -> None:
 
 
 def _draw(path: Path, plot: Plot, deep: dict[float, dict[str, list[float]]]) -> None:
-    from matplotlib import pyplot as plt
-
+    plt = _pyplot()
     figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained", facecolor=BACKGROUND)
     for (label, name), (colour, marker) in zip(plot.figures.items(), LINES, strict=False):
         samples: list[Sequence[float]] = [figures[name] for figures in deep.values()]
@@ -78,3 +72,39 @@ def _draw(path: Path, plot: Plot, deep: dict[float, dict[str, list[float]]]) -> 
     figure.legend(loc="outside lower center", ncols=len(LINES))
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
+
+
+def draw_over_time(
+    path: Path, samples: Mapping[str, Sequence[float]], panels: Mapping[str, Sequence[str]]
+) -> None:
+    """Draw a panel for each unit, with its figures against `minutes`."""
+    plt = _pyplot()
+    figure, rows = plt.subplots(
+        len(panels),
+        figsize=(6.4, 1.7 * len(panels)),
+        sharex=True,
+        layout="constrained",
+        facecolor=BACKGROUND,
+    )
+    for axes, (unit, names) in zip(rows, panels.items(), strict=True):
+        for name, (colour, _) in zip(names, LINES, strict=False):
+            axes.plot(samples["minutes"], samples[name], color=colour, label=name)
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel(unit)
+        axes.grid(alpha=0.3)
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    rows[-1].set_xlabel("minutes")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def _pyplot() -> Any:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    # Text as text, and the same file for the same data.
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "benchmarks"})
+    from matplotlib import pyplot as plt
+
+    return plt

@@ -29,6 +29,8 @@ ROUND_TRIP = "claim of 100, client's round trip, ms"
 EXECUTION = "claim of 100, server's execution, ms"
 FILLED_AT_ONCE = 500_000
 LEAST_MARKS = 10
+AHEAD = 4_000
+SECONDS = 20.0
 
 FILL = """
 INSERT INTO django_outbox_message (queue, payload, headers, correlation_id, next_attempt_at)
@@ -72,6 +74,41 @@ def pinned(plan: Plan) -> Samples:
             "last tenth against the first, times": [rate(moments[-tenth:]) / rate(moments[:tenth])],
             **{name: [took] for name, took in claim_times(CLAIMS).items()},
         }
+
+
+def steady(plan: Plan) -> Samples:
+    """Keep a worker busy with what has just been published: without an old snapshot, and beside."""
+    refill(0)
+    with marks() as (_, marked):
+        without = kept_busy(marked, SECONDS)
+        with psycopg.connect(os.environ["DATABASE_URL"]) as old:
+            old.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            old.execute("SELECT count(*) FROM (SELECT FROM django_outbox_message LIMIT 1) AS seen")
+            beside = kept_busy(marked, 3 * SECONDS)
+        after = kept_busy(marked, SECONDS)
+    return {
+        "messages/s, without": [without],
+        "messages/s, beside an old snapshot": [beside],
+        "messages/s, after it": [after],
+        "beside it against without, times": [beside / without],
+    }
+
+
+def kept_busy(marked: Iterator[float], seconds: float) -> float:
+    """Publish whenever fewer than `AHEAD` messages wait, and return how many a second are done."""
+    began = time.monotonic()
+    waiting = handled = 0
+    while (now := time.monotonic()) < began + seconds:
+        if waiting < AHEAD:
+            fill(AHEAD)
+            execute("NOTIFY django_outbox, 'marked'")
+            waiting += AHEAD
+        next(marked)
+        waiting -= MARK_EVERY
+        handled += MARK_EVERY
+    for _ in range(waiting // MARK_EVERY):
+        next(marked)
+    return handled / (now - began)
 
 
 def memory(plan: Plan) -> Samples:
@@ -203,6 +240,12 @@ SCENARIOS = [
         "pinned/250k",
         "250,000 messages while an old snapshot pins what is completed",
         pinned,
+        is_slow=True,
+    ),
+    Scenario(
+        "pinned/steady",
+        "what is published is worked off at once, without an old snapshot and beside one",
+        steady,
         is_slow=True,
     ),
     Scenario("memory/1e6", "the worker's memory over a million messages", memory, is_slow=True),

@@ -15,12 +15,12 @@ def array_of_numbers(values: Iterable[float]) -> str:
     return f"{{{','.join(map(str, values))}}}"
 
 
-@functools.lru_cache(maxsize=256)
-def array_of_texts(*values: str) -> str:
-    """Return the literal of an array of strings; a worker has the same queues again and again."""
+def array_of_texts(values: Iterable[str]) -> str:
+    """Return the literal of an array of strings."""
     return f"{{{','.join(map(_quoted, values))}}}"
 
 
+@functools.lru_cache(maxsize=4096)  # a worker has the same queues again and again
 def _quoted(value: str) -> str:
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

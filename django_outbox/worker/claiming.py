@@ -19,7 +19,7 @@ from .moments import NEVER
 from .options import Options
 from .pacing import Pace
 from .pool import Pool
-from .window import ClaimWindow
+from .window import LONG_SLACK, SLACK, ClaimWindow
 
 COALESCE = 0.01
 """Seconds within which notifications are one wake-up."""
@@ -84,20 +84,27 @@ class Claims:
         self._claimed -= released
 
     def claim(self, *, idle: bool) -> list[Claimed]:
-        """Claim what there is room for, if it is time to; a sweep if the worker is idle."""
+        """Claim what there is room for, if it is time to.
+
+        It is a sweep where that is cheap, and sooner if the worker is idle.
+        """
         now = time.monotonic()
         if now < self._claim_at or not (limit := self._room()):
             return []
-        sweep = idle or now >= min(self._window.next_sweep, self._sweep_by)
+        sweep = now >= self._window.next_sweep or (idle and now >= self._sweep_by)
+        looks_back = sweep or now >= self._window.next_look_back
         claimed = self._database.call(
             store.claim,
             self._window.lanes(sweep=sweep),
             limit=limit,
             worker_id=self._options.worker_id,
+            slack=LONG_SLACK if looks_back else SLACK,
         )
         if sweep:
             self._window.swept(began=now)
             self._sweep_by = NEVER
+        elif looks_back:
+            self._window.looked_back(began=now)
         self._window.advance(claimed)
         self.pace.note_sizes([len(row.body) for row in claimed])
         self._claimed += len(claimed)
@@ -139,10 +146,11 @@ class Claims:
             self._claim_at = NEVER
         else:
             # There is capacity to spare, so what lies behind the window need not wait until a
-            # sweep is cheap.
-            next_poll = time.monotonic() + settings.poll_interval
-            self._sweep_by = min(self._sweep_by, self._window.next_sweep, next_poll)
-            self._claim_at = self._sweep_by
+            # sweep is cheap; and with --drain, nothing else is left to do.
+            pause = 0.0 if self._options.drain else settings.poll_interval
+            self._sweep_by = min(self._sweep_by, time.monotonic() + pause)
+            window = self._window
+            self._claim_at = min(self._sweep_by, window.next_sweep, window.next_look_back)
 
     def _room(self) -> int:
         """Return how many messages to claim now; 0 while it is not worth a statement."""

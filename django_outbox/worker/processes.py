@@ -36,6 +36,9 @@ GRACE = 5.0
 MOST_FAILURES = 5
 """How often in a row a process may fail that is to end when its work is done."""
 
+LEFT_BEHIND = 1
+"""The code of a worker that left messages to their leases; the next one does not find them."""
+
 NOT_STARTED = 71
 """The code of a process that the system would not start: sysexits' EX_OSERR."""
 
@@ -113,8 +116,12 @@ class Supervisor:
         signal.set_wakeup_fd(waker_before)
         os.close(self._wakeup)
         os.close(self._waker)
-        last_codes = {slot.codes[-1] for slot in self._slots if slot.codes}
-        return 1 if last_codes - {0, STOPPED_AT_START} else 0
+        return 1 if any(map(self._has_failed, self._slots)) else 0
+
+    def _has_failed(self, slot: _Slot) -> bool:
+        """Tell whether a process ended badly at last, or was to end and left something behind."""
+        left_behind = not self._restarts and LEFT_BEHIND in slot.codes
+        return left_behind or (bool(slot.codes) and slot.codes[-1] not in {0, STOPPED_AT_START})
 
     def _start(self, slot: _Slot) -> None:
         slot.starts += 1
@@ -167,7 +174,7 @@ class Supervisor:
     def _note_failure(self, slot: _Slot, pid: int | None, code: int) -> None:
         now = time.monotonic()
         if now - slot.started_at > LIVED_LONG:
-            slot.pause, slot.failures = FIRST_PAUSE, 0
+            slot.pause = FIRST_PAUSE
         slot.failures += 1
         if self._restarts or slot.failures < MOST_FAILURES:
             slot.restart_at = now + slot.pause

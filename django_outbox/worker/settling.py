@@ -154,7 +154,14 @@ class Settler:
         if not missed:
             return
         leases = [delivery.lease for delivery, _ in missed]
-        held = self._database.call(store.still_held, leases)
+        try:
+            held = self._database.call(store.still_held, leases)
+        except psycopg.Error as error:
+            logger.warning(
+                "Whose %d leases are now is asked later: %s", len(missed), summary(error)
+            )
+            self._put(missed, open_ones, off=REFUSED_PAUSE)
+            return
         locked = [ended for ended in missed if ended[0].claimed.id in held]
         self._put(locked, open_ones, off=LOCKED_PAUSE)
         gone = _except(missed, locked)

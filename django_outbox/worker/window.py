@@ -1,11 +1,11 @@
 """Where to claim from: the claim window over each queue, and the sweeps behind it.
 
 A scan from the start of a queue would walk over the rows in flight and over index entries that
-vacuum cannot remove yet. So a claim scans from where the last one ended; the store keeps that
-position ten seconds behind the clock at least, so that rows of slow transactions are still seen.
-What lies further back (leases that have run out, transactions slower still) is found by a sweep
-from the very beginning. Sweeps may take a twentieth of the time: an idle worker's every claim is
-one, and where they are costly there are fewer.
+vacuum cannot remove yet. So a claim scans from where the last one ended, and no later than a moment
+ago, so that transactions which commit out of turn are seen. Some claims look ten seconds back, for
+slow transactions. What lies further back (leases that have run out, transactions slower still) is
+found by a sweep from the very beginning. Either may take a twentieth of the time: where they are
+cheap nearly every claim of a worker that is not busy is a sweep, and where not there are fewer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ from ..handlers import Handler
 from ..messages import Claimed
 from ..store.messages import Lane
 
-SWEEP_SHARE = 0.05
+SLACK = 0.1
+"""Seconds before now at which a claim begins to scan at the latest."""
+
+LONG_SLACK = 10.0
+"""The same for a claim that looks back."""
+
+LOOK_BACK_EVERY = 0.25
+"""Seconds from one look back to the next at the least."""
+
+SHARE = 0.05
+"""Of the time, for sweeps, and as much for looking back."""
 
 
 class ClaimWindow:
@@ -28,11 +38,17 @@ class ClaimWindow:
         self._order = list(handlers)
         self._strict = strict
         self._next_sweep = 0.0
+        self._next_look_back = 0.0
 
     @property
     def next_sweep(self) -> float:
         """The `time.monotonic()` from which a sweep is affordable again."""
         return self._next_sweep
+
+    @property
+    def next_look_back(self) -> float:
+        """The `time.monotonic()` from which to look back again."""
+        return self._next_look_back
 
     def lanes(self, *, sweep: bool) -> list[Lane]:
         """Return the lanes of the next claim."""
@@ -46,7 +62,13 @@ class ClaimWindow:
     def swept(self, *, began: float) -> None:
         """Note a sweep that began at `began` and has just ended."""
         now = time.monotonic()
-        self._next_sweep = now + (now - began) * (1 / SWEEP_SHARE - 1)
+        self._next_sweep = now + _rest(now - began)
+        self._next_look_back = now + LOOK_BACK_EVERY
+
+    def looked_back(self, *, began: float) -> None:
+        """Note a look back that began at `began` and has just ended."""
+        now = time.monotonic()
+        self._next_look_back = now + max(LOOK_BACK_EVERY, _rest(now - began))
 
     def advance(self, claimed: list[Claimed]) -> None:
         """Move each lane's position to its last claimed row, never back."""
@@ -55,3 +77,8 @@ class ClaimWindow:
             lane = self._lanes[row.queue]
             if (row.due_at, row.id) > (lane.low_at, lane.low_id):
                 self._lanes[row.queue] = lane._replace(low_at=row.due_at, low_id=row.id)
+
+
+def _rest(took: float) -> float:
+    """Return the seconds after which what took so long is affordable again."""
+    return took * (1 / SHARE - 1)

@@ -30,7 +30,7 @@ def read(literal: str, kind: str) -> list[object]:
     ],
 )
 def test_texts_come_out_as_they_went_in(names: tuple[str, ...]) -> None:
-    assert read(array_of_texts(*names), "text") == list(names)
+    assert read(array_of_texts(names), "text") == list(names)
 
 
 def test_numbers_come_out_as_they_went_in() -> None:
@@ -40,5 +40,5 @@ def test_numbers_come_out_as_they_went_in() -> None:
 
 
 def test_an_array_may_be_empty() -> None:
-    assert read(array_of_texts(), "text") == []
+    assert read(array_of_texts([]), "text") == []
     assert read(array_of_numbers([]), "bigint") == []

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 from django_outbox import outbox, signals
+from django_outbox.messages import Lease
 from django_outbox.models import DeadLetter, OutboxMessage
+from django_outbox.store import Cursor, messages
+from django_outbox.worker import settling
 from tests.support import (
     Gate,
     committed,
@@ -175,3 +179,32 @@ def test_a_row_that_a_publisher_has_locked_is_settled_when_the_lock_is_gone() ->
             publish()
             wait_until(lambda: list(OutboxMessage.objects.values_list("id", flat=True)) == [locked])
         wait_until(lambda: not OutboxMessage.objects.exists())
+
+
+def test_a_cancelled_look_at_what_was_lost_is_repeated_and_the_worker_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks: list[int] = []
+
+    def cancelled_once(cursor: Cursor, leases: list[Lease]) -> set[int]:
+        looks.append(len(leases))
+        if len(looks) == 1:
+            raise psycopg.errors.QueryCanceled("canceling statement due to statement timeout")
+        return still_held(cursor, leases)
+
+    still_held = messages.still_held
+    monkeypatch.setattr(messages, "still_held", cancelled_once)
+    monkeypatch.setattr(settling, "REFUSED_PAUSE", 0.05)
+
+    @outbox.handler("orders")
+    def handle(message: outbox.Message[Any]) -> None:
+        if message.payload == 1:
+            steal(message.id)
+
+    id_ = publish(1)
+    publish(2)
+    drain()
+
+    assert looks == [1, 1]
+    assert list(OutboxMessage.objects.values_list("id", flat=True)) == [id_]
+    assert [lost["ids"] for lost in lost_records(caplog)] == [[id_]]

@@ -13,6 +13,7 @@ from django.db import connection
 
 from django_outbox.store import session
 from django_outbox.store.messages import Lane, claiming
+from django_outbox.worker.window import SLACK
 
 LIMIT = 100
 
@@ -65,7 +66,7 @@ def _type(value: Any) -> str:
     return names[type(value)]
 
 
-def explain_claim(lanes: list[Lane], *, generic: bool = False) -> Plan:
+def explain_claim(lanes: list[Lane], *, slack: float = SLACK, generic: bool = False) -> Plan:
     """Claim `LIMIT` messages."""
     params = {
         "queues": [lane.queue for lane in lanes],
@@ -75,6 +76,7 @@ def explain_claim(lanes: list[Lane], *, generic: bool = False) -> Plan:
         "limit": LIMIT,
         "token": uuid4(),
         "worker_id": "w",
+        "slack": slack,
         "ahead": 0.0,
     }
     return explain(claiming.CLAIM, params, generic=generic)

@@ -13,6 +13,7 @@ from django.db import connection, transaction
 
 from django_outbox import outbox
 from django_outbox.store.messages import Lane, claim, complete
+from django_outbox.worker.window import LONG_SLACK
 from tests.support import committed, session
 
 from .explaining import (
@@ -45,7 +46,7 @@ def lanes(request: pytest.FixtureRequest, snapshot: None) -> list[Lane]:
     """Return the lanes of a worker that has completed most of what there was."""
     queues = [f"q{n}" for n in range(request.param)]
     publish(queues, COMPLETED + AT_ONCE)
-    with connection.cursor() as cursor:  # the window is kept ten seconds behind the clock
+    with connection.cursor() as cursor:  # the window is kept a slack behind the clock
         cursor.execute(
             "UPDATE django_outbox_message SET next_attempt_at = next_attempt_at - interval '1 hour'"
         )
@@ -91,8 +92,9 @@ def test_a_claim_in_the_window_does_not_walk_over_what_was_completed(lanes: list
 
 
 @committed
-def test_a_worker_that_keeps_up_walks_over_the_last_ten_seconds_and_no_more(
-    lanes: list[Lane],
+@pytest.mark.parametrize(("slack", "walked"), [(0.0, 0), (LONG_SLACK, 2 * AT_ONCE)])
+def test_a_worker_that_keeps_up_walks_over_its_slack_and_no_more(
+    lanes: list[Lane], slack: float, walked: int
 ) -> None:
     # K01: what commits late is looked for so far behind the clock, and no further.
     lows = {lane.queue: lane for lane in lanes}
@@ -101,12 +103,12 @@ def test_a_worker_that_keeps_up_walks_over_the_last_ten_seconds_and_no_more(
     consume(lows)  # of a moment ago, and each is there twice: as it was, and as it was claimed
 
     with transaction.atomic():
-        plan = explain_claim(list(lows.values()))
+        plan = explain_claim(list(lows.values()), slack=slack)
 
     assert plan["Actual Rows"] == LIMIT
     assert_goes_along_the_claim_index(plan)
     assert rows_read(plan) == LIMIT
-    assert pages_of_scans(plan) <= 2 * AT_ONCE + MOST_PAGES < COMPLETED
+    assert walked / 100 <= pages_of_scans(plan) <= walked + MOST_PAGES < COMPLETED
 
 
 @committed

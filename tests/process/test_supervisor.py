@@ -42,8 +42,9 @@ def test_one_that_is_to_end_and_fails_each_time_is_given_up(
     ]
 
 
-def test_one_that_recovers_has_done_its_work() -> None:
-    assert supervisor(targets.recover, 3, count=2).run() == 0
+@pytest.mark.parametrize(("first", "code"), [(3, 0), (1, 1)])
+def test_one_that_recovers_has_done_its_work_unless_it_left_some(first: int, code: int) -> None:
+    assert supervisor(targets.recover, first, count=2).run() == code
 
 
 def test_where_none_can_be_started_it_tries_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -32,7 +32,7 @@ class Lane(NamedTuple):
 
 # Each lane is a queue with the position to scan from. The lateral scan walks the claim index in
 # order and the outer LIMIT stops it without a sort, so nothing is locked that is not claimed.
-# The position is kept ten seconds behind the clock, so that rows of slow transactions are seen.
+# The position is kept a slack behind the clock, so that rows of slow transactions are seen.
 # MATERIALIZED keeps a nested loop from running the scan again, which would claim too much.
 # The limit of a lane is a sub-select, which the planner takes for a tenth of what it expects: with
 # the number itself it would, before the first ANALYZE, read and sort all of a queue.
@@ -51,7 +51,7 @@ WITH picked AS MATERIALIZED (
             AND (next_attempt_at, id) > (
                 LEAST(
                     to_timestamp(lane.low_at),
-                    (SELECT clock_timestamp()) - interval '10 seconds'
+                    (SELECT clock_timestamp()) - %(slack)s * interval '1 second'
                 ),
                 lane.low_id
             )
@@ -91,23 +91,31 @@ _IN_ORDER = attrgetter("rank", "due_at", "id")
 
 
 def claim(
-    cursor: Cursor, lanes: Sequence[Lane], *, limit: int, worker_id: str, ahead: float = 0.0
+    cursor: Cursor,
+    lanes: Sequence[Lane],
+    *,
+    limit: int,
+    worker_id: str,
+    slack: float = 0.0,
+    ahead: float = 0.0,
 ) -> list[Claimed]:
     """Lease up to `limit` due messages, lane by lane in the order given, and return them so.
 
-    What is due or expires within `ahead` seconds counts as due or expired.
+    What was due up to `slack` seconds ago is seen even if it lies before a lane's position. What is
+    due or expires within `ahead` seconds counts as due or expired.
     """
     token = str(uuid4())
     cursor.execute(
         CLAIM,
         {
-            "queues": array_of_texts(*(lane.queue for lane in lanes)),
+            "queues": array_of_texts(lane.queue for lane in lanes),
             "lease_ttls": array_of_numbers(lane.lease_ttl for lane in lanes),
             "low_ats": array_of_numbers(lane.low_at for lane in lanes),
             "low_ids": array_of_numbers(lane.low_id for lane in lanes),
             "limit": limit,
             "token": token,
             "worker_id": worker_id,
+            "slack": slack,
             "ahead": ahead,
         },
     )
