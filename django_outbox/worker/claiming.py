@@ -86,12 +86,14 @@ class Claims:
     def claim(self, *, idle: bool) -> list[Claimed]:
         """Claim what there is room for, if it is time to.
 
-        It is a sweep where that is cheap, and sooner if the worker is idle.
+        It is a sweep where that is cheap, and sooner if the worker is idle; with --drain at once,
+        since then it is done.
         """
         now = time.monotonic()
         if now < self._claim_at or not (limit := self._room()):
             return []
-        sweep = now >= self._window.next_sweep or (idle and now >= self._sweep_by)
+        sweep_by = now if self._options.drain else self._sweep_by
+        sweep = now >= self._window.next_sweep or (idle and now >= sweep_by)
         looks_back = sweep or now >= self._window.next_look_back
         claimed = self._database.call(
             store.claim,
@@ -146,9 +148,8 @@ class Claims:
             self._claim_at = NEVER
         else:
             # There is capacity to spare, so what lies behind the window need not wait until a
-            # sweep is cheap; and with --drain, nothing else is left to do.
-            pause = 0.0 if self._options.drain else settings.poll_interval
-            self._sweep_by = min(self._sweep_by, time.monotonic() + pause)
+            # sweep is cheap.
+            self._sweep_by = min(self._sweep_by, time.monotonic() + settings.poll_interval)
             window = self._window
             self._claim_at = min(self._sweep_by, window.next_sweep, window.next_look_back)
 
