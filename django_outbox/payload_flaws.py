@@ -10,6 +10,10 @@ from typing import Any, TypeAlias
 Default: TypeAlias = Callable[[Any], Any]
 Flaw: TypeAlias = tuple[str, str]
 
+DEEPEST = 400
+"""How deeply a payload may be nested: encoded in one place, it is decoded in another, with less
+room on the stack."""
+
 _DEEPEST = 200
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
@@ -23,22 +27,30 @@ def find(payload: Any, default: Default) -> Flaw | None:
 
 
 def loses_keys(value: Any) -> bool:
-    """Tell whether a dict has keys such as 1 and "1", of which JSON would keep one."""
+    """Tell whether a dict has keys such as 1 and "1", of which JSON would keep one.
+
+    Raises `RecursionError` for what is nested deeper than `DEEPEST`.
+    """
     # Runs for every payload: loops are twice as quick here as generators and sets of types.
-    pending = [value]
-    for container in pending:
-        items = container
-        if isinstance(container, dict):
-            for key in container:
-                if type(key) is not str and _loses(container, key):
-                    return True
-            items = container.values()
-        elif not isinstance(container, (list, tuple)):
-            continue
-        for item in items:
-            if type(item) not in _SCALARS:
-                pending.append(item)  # noqa: PERF401 - what it proposes is slower
-    return False
+    level = [value]
+    for _ in range(DEEPEST):
+        below: list[Any] = []
+        for container in level:
+            items = container
+            if isinstance(container, dict):
+                for key in container:
+                    if type(key) is not str and _loses(container, key):
+                        return True
+                items = container.values()
+            elif not isinstance(container, (list, tuple)):
+                continue
+            for item in items:
+                if type(item) not in _SCALARS:
+                    below.append(item)  # noqa: PERF401 - what it proposes is slower
+        if not below:
+            return False
+        level = below
+    raise RecursionError("nested too deeply")
 
 
 def _loses(value: dict[Any, Any], key: Any) -> bool:

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_outbox import codecs, outbox
+from django_outbox.errors import PayloadError
+from django_outbox.payload_flaws import DEEPEST
 
 json_values = st.recursive(
     st.none()
@@ -98,3 +100,16 @@ def test_an_error_about_a_body_does_not_quote_it(body: bytes) -> None:
         codecs.decode(body, "application/json")
 
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("depth", [DEEPEST - 1, DEEPEST, DEEPEST + 1, 900])
+def test_what_can_be_published_can_be_read_and_what_is_deeper_is_refused(depth: int) -> None:
+    payload: Any = []
+    for _ in range(depth - 1):
+        payload = [payload]
+
+    if depth > DEEPEST:
+        with pytest.raises(PayloadError, match="nested too deeply"):
+            codecs.encode(payload)
+    else:
+        assert codecs.decode(*codecs.encode(payload)) == payload

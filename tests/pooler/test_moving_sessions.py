@@ -34,7 +34,8 @@ def test_each_message_is_delivered_and_none_is_charged_an_attempt(
 ) -> None:
     attempts: set[int] = set()
 
-    @outbox.handler("orders", atomic=atomic)
+    # A claim whose answer is lost has leased what it claimed.
+    @outbox.handler("orders", atomic=atomic, lease_ttl=3)
     def handle(message: outbox.Message[Any]) -> None:
         attempts.add(message.attempt)
         Order.objects.using(ALIAS).create(name=message.payload)
