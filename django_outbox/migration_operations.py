@@ -49,7 +49,7 @@ def _not_waiting(schema_editor: Any) -> Iterator[None]:
         if getattr(error.__cause__, "sqlstate", None) == LOCK_NOT_AVAILABLE:
             error.add_note(
                 "Another transaction has used a table of the outbox for a second or longer, and "
-                "publishers would have waited behind the migration. Nothing has been changed. Run "
+                "publishers would have waited behind the migration. It has changed nothing. Run "
                 "it again when that transaction has ended."
             )
         raise

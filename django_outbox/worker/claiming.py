@@ -19,7 +19,7 @@ from .moments import NEVER
 from .options import Options
 from .pacing import Pace
 from .pool import Pool
-from .window import LONG_SLACK, SLACK, ClaimWindow
+from .window import LONG_SLACK, SLACK, SPARE_SHARE, ClaimWindow
 
 COALESCE = 0.01
 """Seconds within which notifications are one wake-up."""
@@ -86,28 +86,28 @@ class Claims:
     def claim(self, *, idle: bool) -> list[Claimed]:
         """Claim what there is room for, if it is time to.
 
-        It is a sweep where that is cheap, and sooner if the worker is idle; with --drain at once,
-        since then it is done.
+        It is a sweep where that is cheap, and sooner if there is capacity to spare; with --drain at
+        once if the worker is idle, since then it is done.
         """
         now = time.monotonic()
         if now < self._claim_at or not (limit := self._room()):
             return []
-        sweep_by = now if self._options.drain else self._sweep_by
-        sweep = now >= self._window.next_sweep or (idle and now >= sweep_by)
-        looks_back = sweep or now >= self._window.next_look_back
+        window = self._window
+        sweep = now >= min(window.sweeps.next(), self._sweep_by) or (idle and self._options.drain)
+        looks_back = sweep or now >= window.looks_back.next()
         claimed = self._database.call(
             store.claim,
-            self._window.lanes(sweep=sweep),
+            window.lanes(sweep=sweep),
             limit=limit,
             worker_id=self._options.worker_id,
             slack=LONG_SLACK if looks_back else SLACK,
         )
         if sweep:
-            self._window.swept(began=now)
+            window.sweeps.done(began=now)
             self._sweep_by = NEVER
         elif looks_back:
-            self._window.looked_back(began=now)
-        self._window.advance(claimed)
+            window.looks_back.done(began=now)
+        window.advance(claimed)
         self.pace.note_sizes([len(row.body) for row in claimed])
         self._claimed += len(claimed)
         self._note_what_is_left(began=now, full=len(claimed) == limit, swept=sweep)
@@ -149,9 +149,10 @@ class Claims:
         else:
             # There is capacity to spare, so what lies behind the window need not wait until a
             # sweep is cheap.
-            self._sweep_by = min(self._sweep_by, time.monotonic() + settings.poll_interval)
-            window = self._window
-            self._claim_at = min(self._sweep_by, window.next_sweep, window.next_look_back)
+            sweeps, looks_back = self._window.sweeps, self._window.looks_back
+            next_poll = time.monotonic() + settings.poll_interval
+            self._sweep_by = min(self._sweep_by, max(next_poll, sweeps.next(SPARE_SHARE)))
+            self._claim_at = min(self._sweep_by, sweeps.next(), looks_back.next())
 
     def _room(self) -> int:
         """Return how many messages to claim now; 0 while it is not worth a statement."""

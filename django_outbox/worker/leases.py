@@ -139,16 +139,19 @@ class Leases:
 
     def _renew_rows(self, due: list[Delivery], *, began: float) -> set[Delivery]:
         """Renew these leases and return those that stand; one that is only locked does."""
-        leases = [delivery.lease for delivery in due]
-        ttls = [delivery.handler.lease_ttl for delivery in due]
-        standing = self._database.call(store.renew, leases, ttls)
-        missed = [delivery for delivery in due if delivery.claimed.id not in standing]
+        # One that came back after its lease had run out is in hand twice; the last claim counts.
+        last = {delivery.claimed.id: delivery for delivery in due}
+        leases = [delivery.lease for delivery in last.values()]
+        ttls = [delivery.handler.lease_ttl for delivery in last.values()]
+        renewed = self._database.call(store.renew, leases, ttls)
+        missed = [delivery.lease for id_, delivery in last.items() if id_ not in renewed]
         if missed:
-            standing |= self._database.call(store.still_held, [d.lease for d in missed])
-            self._lose([delivery for delivery in missed if delivery.claimed.id not in standing])
+            renewed |= self._database.call(store.still_held, missed)
+        standing = {delivery for id_, delivery in last.items() if id_ in renewed}
+        self._lose([delivery for delivery in due if delivery not in standing])
         for delivery in due:
             delivery.renew_at = began + delivery.handler.lease_ttl / 3
-        return {delivery for delivery in due if delivery.claimed.id in standing}
+        return standing
 
     def _lose(self, missed: list[Delivery]) -> None:
         """Take note of leases that a renewal found lost, and start none of those messages."""

@@ -37,7 +37,10 @@ MOST_FAILURES = 5
 """How often in a row a process may fail that is to end when its work is done."""
 
 LEFT_BEHIND = 1
-"""The code of a worker that left messages to their leases; the next one does not find them."""
+"""The code of a worker that left messages to their leases; the next one does not find them.
+
+One that a signal has killed may have left some, too.
+"""
 
 NOT_STARTED = 71
 """The code of a process that the system would not start: sysexits' EX_OSERR."""
@@ -120,8 +123,9 @@ class Supervisor:
 
     def _has_failed(self, slot: _Slot) -> bool:
         """Tell whether a process ended badly at last, or was to end and left something behind."""
-        left_behind = not self._restarts and LEFT_BEHIND in slot.codes
-        return left_behind or (bool(slot.codes) and slot.codes[-1] not in {0, STOPPED_AT_START})
+        codes = [code for code in slot.codes if code not in {0, STOPPED_AT_START}]
+        left_behind = any(code == LEFT_BEHIND or code < 0 for code in codes)
+        return bool(codes) and (codes[-1] == slot.codes[-1] or (left_behind and not self._restarts))
 
     def _start(self, slot: _Slot) -> None:
         slot.starts += 1
@@ -181,7 +185,7 @@ class Supervisor:
             then = f"another starts in {slot.pause:g} s"
             slot.pause = min(2 * slot.pause, LONGEST_PAUSE)
         else:
-            then = f"it is given up after {slot.failures} failures in a row"
+            then = f"it is given up after {slot.failures} failures"
         logger.error(
             "Worker process %d (pid %s) ended with code %d; %s",
             slot.number,

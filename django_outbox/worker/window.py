@@ -29,6 +29,35 @@ LOOK_BACK_EVERY = 0.25
 SHARE = 0.05
 """Of the time, for sweeps, and as much for looking back."""
 
+SPARE_SHARE = 0.2
+"""The same for sweeps of a worker that has capacity to spare."""
+
+LONGEST_REST = 30.0
+"""Seconds after which either is done again, whatever it costs."""
+
+
+class Ration:
+    """What may take a share of the time: what it cost of late, and when it may be done again."""
+
+    def __init__(self, *, least: float = 0.0) -> None:
+        self._least = least
+        self._ended = float("-inf")
+        self._took = self._cost = 0.0
+
+    def done(self, *, began: float) -> None:
+        """Note that it began at `began` and has just ended.
+
+        A single stall, of the disk or the network, says nothing of what it costs.
+        """
+        before, self._took = self._took or float("inf"), time.monotonic() - began
+        self._cost = min(before, self._took)
+        self._ended = began + self._took
+
+    def next(self, share: float = SHARE) -> float:
+        """Return the `time.monotonic()` from which it may be done again."""
+        rest = self._cost * (1 / share - 1)
+        return self._ended + min(max(self._least, rest), LONGEST_REST)
+
 
 class ClaimWindow:
     """The lanes of a worker's queues: in the order given if `strict`, else each first in turn."""
@@ -37,18 +66,8 @@ class ClaimWindow:
         self._lanes = {queue: Lane(queue, handler.lease_ttl) for queue, handler in handlers.items()}
         self._order = list(handlers)
         self._strict = strict
-        self._next_sweep = 0.0
-        self._next_look_back = 0.0
-
-    @property
-    def next_sweep(self) -> float:
-        """The `time.monotonic()` from which a sweep is affordable again."""
-        return self._next_sweep
-
-    @property
-    def next_look_back(self) -> float:
-        """The `time.monotonic()` from which to look back again."""
-        return self._next_look_back
+        self.sweeps = Ration()
+        self.looks_back = Ration(least=LOOK_BACK_EVERY)
 
     def lanes(self, *, sweep: bool) -> list[Lane]:
         """Return the lanes of the next claim."""
@@ -59,17 +78,6 @@ class ClaimWindow:
             return [Lane(lane.queue, lane.lease_ttl) for lane in lanes]
         return lanes
 
-    def swept(self, *, began: float) -> None:
-        """Note a sweep that began at `began` and has just ended."""
-        now = time.monotonic()
-        self._next_sweep = now + _rest(now - began)
-        self._next_look_back = now + LOOK_BACK_EVERY
-
-    def looked_back(self, *, began: float) -> None:
-        """Note a look back that began at `began` and has just ended."""
-        now = time.monotonic()
-        self._next_look_back = now + max(LOOK_BACK_EVERY, _rest(now - began))
-
     def advance(self, claimed: list[Claimed]) -> None:
         """Move each lane's position to its last claimed row, never back."""
         # They come lane by lane and in order, so the last of each queue is the one that counts.
@@ -77,8 +85,3 @@ class ClaimWindow:
             lane = self._lanes[row.queue]
             if (row.due_at, row.id) > (lane.low_at, lane.low_id):
                 self._lanes[row.queue] = lane._replace(low_at=row.due_at, low_id=row.id)
-
-
-def _rest(took: float) -> float:
-    """Return the seconds after which what took so long is affordable again."""
-    return took * (1 / SHARE - 1)

@@ -38,7 +38,7 @@ def test_one_that_is_to_end_and_fails_each_time_is_given_up(
     assert logged(caplog) == [
         "ended with code 3; another starts in 1 s",
         *["ended with code 3; another starts in 0.05 s"] * 3,
-        "ended with code 3; it is given up after 5 failures in a row",
+        "ended with code 3; it is given up after 5 failures",
     ]
 
 

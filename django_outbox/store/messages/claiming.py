@@ -122,6 +122,7 @@ def claim(
     claimed = [
         Claimed._make((*row, lanes[row[-1] - 1].queue, Lease(row[0], token)))
         for row in cursor.fetchall()
+        if row[-1] is not None  # a trigger of somebody's has moved it to a queue that is not ours
     ]
     claimed.sort(key=_IN_ORDER)
     return claimed
@@ -136,7 +137,7 @@ CROSS JOIN LATERAL (
     SELECT next_attempt_at
     FROM django_outbox_message
     WHERE queue = lane.queue
-        AND next_attempt_at >
+        AND next_attempt_at >=
             CASE WHEN %(since)s::float8 IS NULL THEN '-infinity'
                 ELSE (SELECT clock_timestamp() - %(since)s::float8 * interval '1 second')
             END
