@@ -99,7 +99,8 @@ def test_the_next_message_starts_with_a_clean_session(leave: Callable[[], None])
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT current_setting('search_path'), current_user = session_user,"
-                " (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory')"
+                " (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database ="
+                " (SELECT oid FROM pg_database WHERE datname = current_database()))"
             )
             found.append((*cursor.fetchone(), connection.get_autocommit()))
 
