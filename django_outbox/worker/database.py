@@ -17,6 +17,7 @@ import psycopg
 from django.db import Error as DjangoError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from ..errors import summary
 from ..own_connection import own_connection
 from ..store import CHANNEL, Cursor, session
 from ..watchdog import Watchdog
@@ -212,10 +213,3 @@ class Database:
     def _hold_off(self, seconds: float) -> None:
         self.retry_at = time.monotonic() + seconds
         self._is_away = True
-
-
-def summary(error: BaseException) -> str:
-    """Return what an error says without its details, which may quote a row."""
-    if isinstance(error, psycopg.Error) and error.diag.message_primary:
-        return error.diag.message_primary
-    return str(error).strip() or type(error).__name__

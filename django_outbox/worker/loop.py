@@ -18,6 +18,7 @@ from django.db import connections
 from django.db.backends.signals import connection_created
 
 from ..conf import settings
+from ..errors import summary
 from ..handlers import Handler
 from ..messages import Release
 from ..presence import Presence
@@ -25,7 +26,7 @@ from ..store.storage import DjangoStorage
 from ..watchdog import Watchdog, limit_silence
 from . import sessions
 from .claiming import Claims
-from .database import Database, DatabaseAway, summary
+from .database import Database, DatabaseAway
 from .delivery import Delivery
 from .dispatch import deliver
 from .leases import Leases

@@ -34,7 +34,7 @@ GRACE = 5.0
 """Seconds beyond the shutdown timeout after which a process that does not end is killed."""
 
 MOST_FAILURES = 5
-"""How often in a row a process may fail that is to end when its work is done."""
+"""How often a process may fail that is to end when its work is done."""
 
 LEFT_BEHIND = 1
 """The code of a worker that left messages to their leases; the next one does not find them.

@@ -15,9 +15,10 @@ from typing import Any
 import psycopg
 
 from ..conf import settings
+from ..errors import summary
 from ..messages import Again, Bury, Lost, Outcome, Release, is_settled
 from ..store import messages as store
-from .database import LOCKED_PAUSE, Database, DatabaseAway, RowsLocked, summary
+from .database import LOCKED_PAUSE, Database, DatabaseAway, RowsLocked
 from .delivery import Delivery
 from .moments import NEVER
 from .reporting import PHASES, Reporter

@@ -24,10 +24,10 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from ... import names, pooled
+from ...errors import summary
 from ...handlers import Handler, registry
 from ...scheduling.running import scheduler_thread
 from ...worker import reloading
-from ...worker.database import summary
 from ...worker.loop import Options, Worker
 from ...worker.processes import Supervisor, is_supervised
 from ..base import OutboxCommand, check_schedules, log_to_stderr, number
