@@ -230,6 +230,10 @@ class Done:
     settled: bool = False
 
 
+DONE = Done()
+SETTLED = Done(settled=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Again:
     """Failed; to be tried once more after `delay` seconds."""

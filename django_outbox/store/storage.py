@@ -216,14 +216,14 @@ class DjangoStorage:
         return connections[self.alias].cursor()
 
 
-def fence_many(alias: str, leases: Sequence[Lease]) -> set[int]:
-    """Keep leases from changing where `DjangoStorage.fence` would; return the places of the rest.
+def fence_many(alias: str, leases: Sequence[Lease]) -> set[Lease]:
+    """Keep leases from changing where `DjangoStorage.fence` would, and return them.
 
     Those that are lost, or whose row is locked, are left out where that is looked at.
     """
     with connections[alias].cursor() as cursor:
         if not _sees_only_its_snapshot(connections[alias].connection, cursor):
-            return set(range(len(leases)))
+            return set(leases)
         return messages.lock_free(cursor, leases)
 
 

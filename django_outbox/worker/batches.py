@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ..messages import Done, Message, Outcome, current_message
+from ..messages import SETTLED, Done, Message, Outcome, current_message
 from ..store import storage as store
 from . import failures, sessions
 from .delivery import Delivery
-from .dispatch import SETTLED, call, deliver, publish_responses
+from .dispatch import call, deliver, publish_responses
 
 logger = logging.getLogger("django_outbox")
 
@@ -46,10 +46,10 @@ def deliver_together(deliveries: Sequence[Delivery], begin: Begin) -> dict[Deliv
 
 def _fenced(alias: str, deliveries: Sequence[Delivery]) -> list[Delivery]:
     """Fence the leases where that is needed; those that cannot be go apart."""
-    places = store.fence_many(alias, [delivery.lease for delivery in deliveries])
-    for place, delivery in enumerate(deliveries):
-        delivery.apart = place not in places
-    return [deliveries[place] for place in sorted(places)]
+    fenced = store.fence_many(alias, [delivery.lease for delivery in deliveries])
+    for delivery in deliveries:
+        delivery.apart = delivery.lease not in fenced
+    return [delivery for delivery in deliveries if not delivery.apart]
 
 
 def _deliver_each(

@@ -15,9 +15,10 @@ from .. import retries
 from ..errors import InvalidPayload, LeaseLost
 from ..handlers import Reject, Retry
 from ..messages import (
+    DONE,
+    SETTLED,
     Again,
     Bury,
-    Done,
     Lost,
     Message,
     OutboxResponse,
@@ -34,9 +35,6 @@ logger = logging.getLogger("django_outbox")
 
 
 Handle = Callable[[Delivery, Message[Any]], Outcome]
-
-DONE = Done()
-SETTLED = Done(settled=True)
 
 
 def deliver(delivery: Delivery, handle: Handle | None = None) -> Outcome:

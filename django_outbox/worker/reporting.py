@@ -14,7 +14,7 @@ from typing import Any
 from django.dispatch import Signal
 
 from .. import signals
-from ..messages import Again, Bury, Done, Lost, Outcome, Release
+from ..messages import SETTLED, Again, Bury, Done, Lost, Outcome, Release
 from . import failures
 from .delivery import Delivery
 
@@ -83,7 +83,7 @@ class Reporter:
                 exc_info=failures.to_log(exception),
                 extra={"event": "failed_after_ack", **self._extra(delivery)},
             )
-        self.settled(delivery, Done(settled=True))
+        self.settled(delivery, SETTLED)
 
     def lost(self, deliveries: Sequence[Delivery], phase: str) -> None:
         """Report leases that were found lost when something was to be written."""

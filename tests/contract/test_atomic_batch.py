@@ -226,7 +226,7 @@ def test_one_whose_lease_was_lost_before_is_left_to_its_new_owner(
 ) -> None:
     fence_many = storage.fence_many
 
-    def fence_after_a_theft(alias: str, leases: Any) -> set[int]:
+    def fence_after_a_theft(alias: str, leases: Any) -> set[Any]:
         steal(ids[5])
         return fence_many(alias, leases)
 

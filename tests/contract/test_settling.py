@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
+from django.db import connection
 
 from django_outbox import outbox, signals
-from django_outbox.messages import Lease
+from django_outbox.messages import Again, Lease
 from django_outbox.models import DeadLetter, OutboxMessage
 from django_outbox.store import Cursor, messages
+from django_outbox.store.messages import Lane
 from django_outbox.worker import settling
+from django_outbox.worker.delivery import Delivery
 from tests.support import (
     Gate,
     committed,
@@ -208,3 +212,31 @@ def test_a_cancelled_look_at_what_was_lost_is_repeated_and_the_worker_goes_on(
     assert looks == [1, 1]
     assert list(OutboxMessage.objects.values_list("id", flat=True)) == [id_]
     assert [lost["ids"] for lost in lost_records(caplog)] == [[id_]]
+
+
+def test_each_of_many_gets_its_own_outcome_in_whatever_order_they_ended() -> None:
+    ids = publish_many(["a", "b", "c"])
+    with connection.cursor() as cursor:
+        claimed = messages.claim(cursor, [Lane("orders", 60.0)], limit=3, worker_id="w")
+        leases = [claimed[1].lease, claimed[2].lease, claimed[0].lease]
+        failures = [Again(delay=0.0, exception=ValueError(), error=text) for text in "bca"]
+
+        assert messages.retry(cursor, leases, failures) == set(ids)
+
+    assert [message_row(id_).last_error for id_ in ids] == ["a", "b", "c"]
+
+
+def test_a_settled_message_is_freed_at_once_not_left_to_the_garbage_collector() -> None:
+    outbox.handler("orders")(complete)
+    publish_many(["a"] * 20)
+    gc.collect()
+    gc.disable()
+    try:
+        drain()
+        left = [
+            type(o).__name__ for o in gc.get_objects() if isinstance(o, outbox.Message | Delivery)
+        ]
+    finally:
+        gc.enable()
+
+    assert left == []

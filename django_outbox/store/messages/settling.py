@@ -2,24 +2,45 @@
 
 Every write matches `id AND lease_token` and returns the ids it has matched. Statements for many
 messages pass over rows that somebody else has locked; `still_held` tells those from the lost.
+
+They take arrays in the order of the ids: so a row's place in them is found by halving, where
+`array_position` would walk along them, for a twentieth of a busy worker's time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
+from typing import TypeVar
 
 from ...messages import Again, Bury, Lease, Release
 from .. import Cursor
 from ..arrays import array_of_numbers
 
+T = TypeVar("T")
+
+_PLACE = "width_bucket(message.id, %(ids)s::bigint[])"
+
+_STANDS = f"""
+    message.id = ANY (%(ids)s::bigint[])
+    AND message.lease_token = (%(tokens)s::uuid[])[{_PLACE}]
+"""
+
+_UNLOCKED = f"""
+WITH held AS MATERIALIZED (
+    SELECT message.id
+    FROM django_outbox_message AS message
+    WHERE {_STANDS}
+    FOR UPDATE SKIP LOCKED
+)
+"""
+
 # A publisher that extends a timer holds its row until it commits. The worker's loop must not stand
 # still for that, so it waits a moment at most; the sub-select is a one-time filter, which runs
 # before the first row is locked, and the setting ends with the statement's own transaction.
-COMPLETE = """
+COMPLETE = f"""
 DELETE FROM django_outbox_message AS message
-WHERE message.id = ANY (%(ids)s::bigint[])
-    AND message.lease_token
-        = (%(tokens)s::uuid[])[array_position(%(ids)s::bigint[], message.id)]
+WHERE {_STANDS}
     AND (SELECT set_config('lock_timeout', '200ms', true)) IS NOT NULL
 RETURNING message.id
 """
@@ -31,14 +52,8 @@ def complete(cursor: Cursor, leases: Sequence[Lease]) -> set[int]:
     return _ids(cursor)
 
 
-COMPLETE_UNLOCKED = """
-WITH held AS MATERIALIZED (
-    SELECT id
-    FROM django_outbox_message
-    WHERE id = ANY (%(ids)s::bigint[])
-        AND lease_token = (%(tokens)s::uuid[])[array_position(%(ids)s::bigint[], id)]
-    FOR UPDATE SKIP LOCKED
-)
+COMPLETE_UNLOCKED = f"""
+{_UNLOCKED}
 DELETE FROM django_outbox_message AS message
 WHERE message.id = ANY (ARRAY(SELECT id FROM held))
 RETURNING message.id
@@ -51,11 +66,9 @@ def complete_unlocked(cursor: Cursor, leases: Sequence[Lease]) -> set[int]:
     return _ids(cursor)
 
 
-COMPLETE_HERE = """
+COMPLETE_HERE = f"""
 DELETE FROM django_outbox_message AS message
-WHERE message.id = ANY (%(ids)s::bigint[])
-    AND message.lease_token
-        = (%(tokens)s::uuid[])[array_position(%(ids)s::bigint[], message.id)]
+WHERE {_STANDS}
 RETURNING message.id
 """
 
@@ -77,21 +90,14 @@ def complete_one(cursor: Cursor, lease: Lease) -> bool:
     return cursor.fetchone() is not None
 
 
-RETRY = """
-WITH held AS MATERIALIZED (
-    SELECT id
-    FROM django_outbox_message
-    WHERE id = ANY (%(ids)s::bigint[])
-        AND lease_token = (%(tokens)s::uuid[])[array_position(%(ids)s::bigint[], id)]
-    FOR UPDATE SKIP LOCKED
-)
+RETRY = f"""
+{_UNLOCKED}
 UPDATE django_outbox_message AS message
-SET next_attempt_at = clock.now + interval '1 second'
-        * (%(delays)s::float8[])[array_position(%(ids)s::bigint[], message.id)],
+SET next_attempt_at = clock.now + interval '1 second' * (%(delays)s::float8[])[{_PLACE}],
     attempts_count = LEAST(message.attempts_count, 2147483646) + 1,
     first_attempt_at = COALESCE(message.first_attempt_at, clock.now),
     last_attempt_at = clock.now,
-    last_error = (%(errors)s::text[])[array_position(%(ids)s::bigint[], message.id)],
+    last_error = (%(errors)s::text[])[{_PLACE}],
     lease_token = NULL,
     lease_expires_at = NULL,
     leased_by = NULL
@@ -103,6 +109,7 @@ RETURNING message.id
 
 def retry(cursor: Cursor, leases: Sequence[Lease], failures: Sequence[Again]) -> set[int]:
     """Count a failed attempt and make each message due again after its delay."""
+    leases, failures = _in_order(leases, failures)
     cursor.execute(
         RETRY,
         {
@@ -116,18 +123,12 @@ def retry(cursor: Cursor, leases: Sequence[Lease], failures: Sequence[Again]) ->
 
 # One statement: if the letter cannot be inserted, the message is still there. What is buried
 # without an attempt keeps the error of its last one.
-BURY = """
-WITH held AS MATERIALIZED (
-    SELECT id
-    FROM django_outbox_message
-    WHERE id = ANY (%(ids)s::bigint[])
-        AND lease_token = (%(tokens)s::uuid[])[array_position(%(ids)s::bigint[], id)]
-    FOR UPDATE SKIP LOCKED
-),
+BURY = f"""
+{_UNLOCKED},
 removed AS (
     DELETE FROM django_outbox_message AS message
     WHERE message.id = ANY (ARRAY(SELECT id FROM held))
-    RETURNING message.*, array_position(%(ids)s::bigint[], message.id) AS place
+    RETURNING message.*, {_PLACE} AS place
 ),
 burial AS (
     SELECT
@@ -157,6 +158,7 @@ RETURNING original_id
 
 def bury(cursor: Cursor, leases: Sequence[Lease], burials: Sequence[Bury]) -> set[int]:
     """Move messages to the dead letters."""
+    leases, burials = _in_order(leases, burials)
     cursor.execute(
         BURY,
         {
@@ -171,27 +173,18 @@ def bury(cursor: Cursor, leases: Sequence[Lease], burials: Sequence[Bury]) -> se
     return _ids(cursor)
 
 
-RELEASE = """
-WITH held AS MATERIALIZED (
-    SELECT id
-    FROM django_outbox_message
-    WHERE id = ANY (%(ids)s::bigint[])
-        AND lease_token = (%(tokens)s::uuid[])[array_position(%(ids)s::bigint[], id)]
-    FOR UPDATE SKIP LOCKED
-),
+RELEASE = f"""
+{_UNLOCKED},
 released AS (
     UPDATE django_outbox_message AS message
     SET lease_token = NULL,
         lease_expires_at = NULL,
         leased_by = NULL,
         deliveries_count = GREATEST(
-            message.deliveries_count
-                - (%(refunds)s::int[])[array_position(%(ids)s::bigint[], message.id)],
-            0
+            message.deliveries_count - (%(refunds)s::int[])[{_PLACE}], 0
         ),
         next_attempt_at = COALESCE(
-            clock_timestamp() + interval '1 second'
-                * (%(delays)s::float8[])[array_position(%(ids)s::bigint[], message.id)],
+            clock_timestamp() + interval '1 second' * (%(delays)s::float8[])[{_PLACE}],
             message.next_attempt_at
         )
     WHERE message.id = ANY (ARRAY(SELECT id FROM held))
@@ -210,6 +203,7 @@ def release(
     cursor: Cursor, leases: Sequence[Lease], releases: Sequence[Release], *, notify: bool
 ) -> set[int]:
     """Hand messages back; a refund takes this delivery off the count, no delay leaves the due."""
+    leases, releases = _in_order(leases, releases)
     cursor.execute(
         RELEASE,
         {
@@ -222,17 +216,11 @@ def release(
     return _ids(cursor)
 
 
-RENEW = """
-WITH held AS MATERIALIZED (
-    SELECT id
-    FROM django_outbox_message
-    WHERE id = ANY (%(ids)s::bigint[])
-        AND lease_token = (%(tokens)s::uuid[])[array_position(%(ids)s::bigint[], id)]
-    FOR UPDATE SKIP LOCKED
-)
+RENEW = f"""
+{_UNLOCKED}
 UPDATE django_outbox_message AS message
 SET lease_expires_at = clock_timestamp() + interval '1 second'
-    * (%(ttls)s::float8[])[array_position(%(ids)s::bigint[], message.id)]
+    * (%(ttls)s::float8[])[{_PLACE}]
 WHERE message.id = ANY (ARRAY(SELECT id FROM held))
 RETURNING message.id
 """
@@ -240,16 +228,15 @@ RETURNING message.id
 
 def renew(cursor: Cursor, leases: Sequence[Lease], ttls: Sequence[float]) -> set[int]:
     """Let each lease last its `ttl` in seconds from now and return the ids renewed."""
-    cursor.execute(RENEW, {**_leases(leases), "ttls": list(ttls)})
+    leases, ttls = _in_order(leases, ttls)
+    cursor.execute(RENEW, {**_leases(leases), "ttls": array_of_numbers(ttls)})
     return _ids(cursor)
 
 
-STILL_HELD = """
+STILL_HELD = f"""
 SELECT message.id
 FROM django_outbox_message AS message
-WHERE message.id = ANY (%(ids)s::bigint[])
-    AND message.lease_token
-        = (%(tokens)s::uuid[])[array_position(%(ids)s::bigint[], message.id)]
+WHERE {_STANDS}
 """
 
 
@@ -270,25 +257,29 @@ def lock(cursor: Cursor, lease: Lease) -> bool:
     return cursor.fetchone() is not None
 
 
-LOCK_FREE = """
-SELECT array_position(%(ids)s::bigint[], message.id)
+LOCK_FREE = f"""
+SELECT message.id, message.lease_token::text
 FROM django_outbox_message AS message
-WHERE message.id = ANY (%(ids)s::bigint[])
-    AND message.lease_token
-        = (%(tokens)s::uuid[])[array_position(%(ids)s::bigint[], message.id)]
+WHERE {_STANDS}
 FOR UPDATE SKIP LOCKED
 """
 
 
-def lock_free(cursor: Cursor, leases: Sequence[Lease]) -> set[int]:
-    """Lock the rows of leases that stand, passing over locked ones; return their places."""
+def lock_free(cursor: Cursor, leases: Sequence[Lease]) -> set[Lease]:
+    """Lock the rows of leases that stand, passing over locked ones, and return those leases."""
     cursor.execute(LOCK_FREE, _leases(leases))
-    return {place - 1 for place in _ids(cursor)}
+    return set(map(Lease._make, cursor.fetchall()))
+
+
+def _in_order(leases: Sequence[Lease], others: Sequence[T]) -> tuple[list[Lease], list[T]]:
+    """Put the leases into the order of their ids, and what belongs to each with it."""
+    pairs = sorted(zip(leases, others, strict=True), key=itemgetter(0))
+    return [lease for lease, _ in pairs], [other for _, other in pairs]
 
 
 def _leases(leases: Iterable[Lease]) -> dict[str, str]:
     """Return the parameters of the leases."""
-    leases = list(leases)
+    leases = sorted(leases)
     tokens = ",".join([lease.token for lease in leases])
     return {
         "ids": array_of_numbers([lease.id for lease in leases]),
