@@ -405,13 +405,14 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def rows_read(plan: dict[str, Any]) -> int:
-    """Return the rows that scans for rows to claim have looked at; not the update's look by id."""
+    """Return the rows that scans for rows to claim have looked at; not the update's own look."""
     return round(
         sum(
             (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
             for node in nodes(plan)
             if node.get("Relation Name") in TABLES
             and node["Node Type"] != "ModifyTable"
+            and node["Node Type"] != "Tid Scan"
             and not node.get("Index Name", "").endswith("_pkey")
         )
     )

@@ -1,4 +1,4 @@
-"""The one operation our migrations use."""
+"""The operations our migrations use."""
 
 from __future__ import annotations
 
@@ -36,6 +36,32 @@ class PostgresSQL(RunSQL):
         if schema_editor.connection.vendor == "postgresql":
             with _not_waiting(schema_editor):
                 super().database_backwards(app_label, schema_editor, from_state, to_state)
+
+
+class ConcurrentSQL(PostgresSQL):
+    """Run statements with `CONCURRENTLY` one by one, for a migration that is not atomic.
+
+    Inside of a transaction that somebody has opened around it, as tests do, they go without the
+    word, which PostgreSQL refuses there.
+    """
+
+    def database_forwards(
+        self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
+    ) -> None:
+        fitted = PostgresSQL(_fit(self.sql, schema_editor), hints=self.hints)
+        fitted.database_forwards(app_label, schema_editor, from_state, to_state)
+
+    def database_backwards(
+        self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
+    ) -> None:
+        fitted = PostgresSQL(_fit(self.reverse_sql, schema_editor), hints=self.hints)
+        fitted.database_forwards(app_label, schema_editor, from_state, to_state)
+
+
+def _fit(statements: Any, schema_editor: Any) -> tuple[str, ...]:
+    if not schema_editor.connection.in_atomic_block:
+        return tuple(statements)
+    return tuple(statement.replace(" CONCURRENTLY", "") for statement in statements)
 
 
 @contextmanager

@@ -49,9 +49,12 @@ class OutboxMessage(models.Model):
         verbose_name = "message"
         indexes: ClassVar = [
             # The one claim index. Neither its columns nor a predicate mention the lease, so that
-            # claims, renewals and releases are HOT updates.
+            # claims, renewals and releases are HOT updates. All rows are in it; the condition keeps
+            # statements that look for ids from going along it.
             models.Index(
-                fields=["queue", "next_attempt_at", "id"], name="django_outbox_message_claim"
+                fields=["queue", "next_attempt_at", "id"],
+                condition=models.Q(next_attempt_at__isnull=False),
+                name="django_outbox_message_claim",
             ),
             models.Index(
                 fields=["ref"],

@@ -49,7 +49,9 @@ EXPECTED = {
             "ref": Column("character varying(512)"),
         },
         indexes={
-            "django_outbox_message_claim": "btree (queue, next_attempt_at, id)",
+            "django_outbox_message_claim": (
+                "btree (queue, next_attempt_at, id) WHERE (next_attempt_at IS NOT NULL)"
+            ),
             "django_outbox_message_pkey": "UNIQUE btree (id)",
             "django_outbox_message_ref": "btree (ref) WHERE (ref IS NOT NULL)",
             "django_outbox_message_timer": (

@@ -31,16 +31,22 @@ def read_in_order(cursor: Cursor, *, seconds: float) -> None:
     cursor.execute(READ_IN_ORDER, {"milliseconds": f"{int(seconds * 1000)}"})
 
 
-# A DISTINCT would read every row of the table.
+# A DISTINCT would read every row of the table. Whatever goes along the claim index says something
+# of `next_attempt_at`.
 NAMES = """
 WITH RECURSIVE live AS (
-    (SELECT queue, 1 AS position FROM django_outbox_message ORDER BY queue LIMIT 1)
+    (
+        SELECT queue, 1 AS position FROM django_outbox_message
+        WHERE next_attempt_at >= '-infinity'
+        ORDER BY queue
+        LIMIT 1
+    )
     UNION ALL
     SELECT following.queue, live.position + 1
     FROM live
     CROSS JOIN LATERAL (
         SELECT queue FROM django_outbox_message
-        WHERE queue > live.queue
+        WHERE queue > live.queue AND next_attempt_at >= '-infinity'
         ORDER BY queue
         LIMIT 1
     ) AS following

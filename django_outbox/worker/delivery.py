@@ -98,7 +98,7 @@ class Delivery:
             return 0.0
         return max(0.0, self.claimed.failing_for) + time.monotonic() - self.claimed_at
 
-    def open(self) -> Message[Any]:
+    def decode(self) -> Message[Any]:
         """Decode the message for its handler; raise `InvalidPayload` if it cannot be.
 
         It is not kept: the two would refer to each other, and each message would then be left to
@@ -111,7 +111,7 @@ class Delivery:
     def describe(self) -> Message[Any]:
         """Return the message for a signal, with raw bytes as payload if it cannot be decoded."""
         try:
-            return self.open()
+            return self.decode()
         except Exception:  # of a type's own decoding too; the delivery has had it already
             body = self.claimed.body
         try:

@@ -1,4 +1,4 @@
-"""Run one delivery to its outcome: refuse, open, handle, publish what comes of it, judge.
+"""Run one delivery to its outcome: refuse, decode, handle, publish what comes of it, judge.
 
 Runs in a handler thread. It never raises: whatever a handler does ends in one `Outcome`. Only
 handlers that settle in their own transaction write here; all else is left to the loop.
@@ -45,7 +45,7 @@ def deliver(delivery: Delivery, handle: Handle | None = None) -> Outcome:
     if claimed.deliveries_count > delivery.handler.most_deliveries(claimed.max_attempts):
         return _unattempted(delivery, "max_deliveries")
     try:
-        message = delivery.open()
+        message = delivery.decode()
     except InvalidPayload as error:
         return _buried(delivery, "invalid_payload", error)
     except BaseException as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from django.db import connection, connections, transaction
 from django_outbox import outbox
 from django_outbox.models import OutboxMessage
 from django_outbox.store import messages as store
+from django_outbox.store.messages import claiming, settling
 from tests.support import (
     PATIENCE,
     Gate,
@@ -652,3 +654,82 @@ def test_repeatable_read_is_no_reason_to_stop(*, atomic: bool, settings: LazySet
         settings_of_default["OPTIONS"] = before
 
     assert sorted(handled) == list(range(200))
+
+
+# What changes while a statement runs
+
+
+HELD_UP = 7
+"""The key of an advisory lock at which a statement waits after it has taken its snapshot."""
+
+
+def while_held_up(statement: Callable[[], Any], change: str, params: list[Any]) -> Any:
+    """Return what a statement answers that another session's change comes in the middle of."""
+    answers: list[Any] = []
+    with session() as other:
+        other.execute("SELECT pg_advisory_lock(%s)", [HELD_UP])
+        thread = threading.Thread(target=lambda: answers.append(statement()))
+        thread.start()
+        wait_until(lambda: other.execute(WAITS).fetchone() == (1,))
+        other.execute(change, params)
+        other.execute("SELECT pg_advisory_unlock(%s)", [HELD_UP])
+        thread.join(PATIENCE)
+    return answers[0]
+
+
+WAITS = """
+SELECT count(*)::int FROM pg_locks
+WHERE locktype = 'advisory' AND NOT granted
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
+def hold_up(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, before: str) -> None:
+    """Have the statement wait, after it began, at a place in its text."""
+    text = getattr(module, name)
+    pause = f"AND (SELECT true FROM pg_advisory_xact_lock({HELD_UP}))"
+    assert text.count(before) == 1
+    monkeypatch.setattr(module, name, text.replace(before, f"{pause} {before}"))
+
+
+def test_a_message_changed_in_the_middle_of_a_claim_is_claimed_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ids = publish_many(["a", "b", "c"])
+    hold_up(monkeypatch, claiming, "CLAIM", "ORDER BY next_attempt_at, id")
+    with session() as own:
+        first = while_held_up(
+            lambda: claim(own),
+            "UPDATE django_outbox_message SET payload = '2' WHERE id = %s",
+            [ids[0]],
+        )
+        second = claim(own)
+
+    assert [row.id for row in [*first, *second]] == [ids[1], ids[2], ids[0]]
+    assert second[0].body == b"2"
+
+
+def test_a_lease_stolen_in_the_middle_of_a_renewal_is_not_renewed_and_one_only_changed_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ids = publish_many(["a", "b", "c"])
+    hold_up(monkeypatch, settling, "RENEW", "FOR UPDATE SKIP LOCKED")
+    with session() as own:
+        leases = [row.lease for row in claim(own)]
+
+        def renew() -> set[int]:
+            with own.cursor(binary=True) as cursor:
+                return settling.renew(cursor, leases, [60.0] * 3)
+
+        renewed = while_held_up(
+            renew,
+            "UPDATE django_outbox_message SET payload = '2',"
+            " lease_token = CASE WHEN id = %s THEN gen_random_uuid() ELSE lease_token END"
+            " WHERE id = ANY(%s)",
+            [ids[0], ids[:2]],
+        )
+        with own.cursor(binary=True) as cursor:
+            standing = settling.still_held(cursor, leases)
+
+    assert renewed == {ids[2]}
+    assert standing == {ids[1], ids[2]}

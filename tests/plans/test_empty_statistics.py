@@ -57,6 +57,15 @@ def rows_read(plan: Plan) -> float:
     )
 
 
+def ways(plan: Plan) -> list[str]:
+    """Return how each part of a plan that reads messages gets at them."""
+    return sorted(
+        str(node.get("Index Name", node["Node Type"]))
+        for node in nodes(plan)
+        if node.get("Relation Name") == "django_outbox_message" and "Scan" in node["Node Type"]
+    )
+
+
 @pytest.fixture
 def leases() -> dict[str, Any]:
     """Return the parameters of a statement that settles messages claimed a moment ago."""
@@ -89,6 +98,7 @@ def test_a_claim_reads_no_more_than_it_claims(*, generic: bool) -> None:
 
     assert plan["Actual Rows"] == LIMIT
     assert rows_read(plan) <= 3 * LIMIT
+    assert ways(plan) == ["Tid Scan", "django_outbox_message_claim"]
 
 
 @committed
@@ -117,3 +127,5 @@ def test_what_is_settled_together_is_found_by_its_ids(
         plan = explain(statement, used, generic=generic)
 
     assert rows_read(plan) <= 4 * LIMIT
+    # Along the claim index, each of its entries would be compared with all of the ids.
+    assert set(ways(plan)) <= {"Tid Scan", "django_outbox_message_pkey"}

@@ -191,7 +191,6 @@ def test_only_a_person_at_a_command_line_names_a_file() -> None:
         path.name
         for path, call in nodes(ast.Call)
         if called(call) in {"open", "read_bytes", "read_text", "write_bytes", "write_text"}
-        and not (path.name == "dispatch.py" and ast.unparse(call) == "delivery.open()")
     }
     assert openers == {"outbox_publish.py"}
 

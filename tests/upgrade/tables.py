@@ -22,6 +22,13 @@ ALIAS = "upgrade"
 APP = "django_outbox"
 
 
+WAITING = """
+SELECT count(*)::int FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
+"""How many statements wait for a lock."""
+
+
 def names() -> list[str]:
     """Return our migrations in their order."""
     loader = MigrationLoader(None)

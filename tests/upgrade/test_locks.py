@@ -6,6 +6,7 @@ and time would tell nothing. Up to the first release they run on tables that nob
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -16,10 +17,13 @@ from django.db import OperationalError, connections, transaction
 from django.db.migrations.executor import MigrationExecutor
 from psycopg.errors import LockNotAvailable
 
-from tests.upgrade.tables import ALIAS, APP, NAMES, Tables, before
+from django_outbox import outbox
+from tests.support import PATIENCE, wait_until
+from tests.upgrade.tables import ALIAS, APP, NAMES, WAITING, Tables, before
 
 FIRST_RELEASE = ["0001_initial", "0002_schedules", "0003_operations"]
-LATER = [name for name in NAMES if name not in FIRST_RELEASE]
+CONCURRENT = ["0005_claim_index"]
+LATER = [name for name in NAMES if name not in [*FIRST_RELEASE, *CONCURRENT]]
 
 BLOCK_WRITERS = {
     "ShareLock",
@@ -165,3 +169,42 @@ def test_one_that_nobody_waits_behind_goes_on_beside_a_table_in_use(
 
     with using_all(tables):
         tables.migrate(here if backward else there)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("name", CONCURRENT)
+def test_one_that_builds_an_index_beside_a_table_in_use_lets_others_publish(
+    tables: Tables, name: str, *, backward: bool
+) -> None:
+    # G07
+    here, there = (name, before(name)) if backward else (before(name), name)
+    tables.migrate(here)
+
+    def migrate() -> None:
+        tables.migrate(there)
+        connections[ALIAS].close()
+
+    thread = threading.Thread(target=migrate)
+    with using_all(tables):
+        thread.start()
+        wait_until(lambda: tables.query(WAITING) == [(1,)])
+        tables.query("SET lock_timeout = 100")
+
+        tables.publish("beside", queue="orders", timer_id="t1")
+
+        assert tables.query(WAITING) == [(1,)]
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+def test_one_that_was_interrupted_while_it_built_an_index_is_run_again(tables: Tables) -> None:
+    tables.migrate("0004_storage")
+    with using_all(tables):
+        tables.query("SET statement_timeout = 200")
+        with pytest.raises(OperationalError, match="statement timeout"):
+            tables.migrate("0005_claim_index")
+        tables.query("RESET statement_timeout")
+
+    tables.migrate("0005_claim_index")
+
+    outbox.validate_schema(using=ALIAS)

@@ -15,7 +15,7 @@ from django_outbox.management.commands import outbox_worker
 from django_outbox.models import OutboxMessage
 from django_outbox.worker.loop import Options, Worker
 from tests.support import PATIENCE, wait_until
-from tests.upgrade.tables import ALIAS, NAMES, Tables, before
+from tests.upgrade.tables import ALIAS, NAMES, NEWEST, Tables, before
 
 COMMANDS = ["outbox_worker", "outbox_scheduler", "outbox_status", "outbox_check"]
 
@@ -74,7 +74,7 @@ def test_migrating_to_and_fro_under_traffic_holds_nobody_up_where_columns_stay(
     for thread in threads:
         thread.start()
     try:
-        for name in ["0003_operations", "0004_storage"] * 3:
+        for name in ["0003_operations", NEWEST] * 3:
             seen = len(handled)
             tables.migrate(name)
             wait_until(lambda seen=seen: len(handled) > seen + 20)  # type: ignore[misc]

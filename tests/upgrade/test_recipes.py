@@ -16,7 +16,7 @@ from django_outbox import outbox
 from django_outbox.handlers import Handler
 from django_outbox.worker.loop import Options, Worker
 from tests.support import PATIENCE, wait_until
-from tests.upgrade.tables import ALIAS, Tables
+from tests.upgrade.tables import ALIAS, WAITING, Tables
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "upgrade.md"
 REBUILD, CLAIM, TIMER, FIND, DROP = re.findall(r"(?ms)^```postgresql\n(.*?)^```$", PAGE.read_text())
@@ -140,12 +140,6 @@ def test_a_recipe_that_waits_for_a_transaction_lets_others_publish(
     thread.join(PATIENCE)
     assert not thread.is_alive()
     outbox.validate_schema(using=ALIAS)
-
-
-WAITING = """
-SELECT count(*)::int FROM pg_stat_activity
-WHERE datname = current_database() AND wait_event_type = 'Lock'
-"""
 
 
 def test_what_an_interrupted_build_leaves_is_found_and_dropped(tables: Tables) -> None:

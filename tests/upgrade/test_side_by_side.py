@@ -96,7 +96,9 @@ def test_an_upgrade_under_traffic_loses_and_doubles_nothing(
     ]
 
 
-@pytest.mark.parametrize("then", ["0003_operations", "0004_storage"], indirect=True)
+@pytest.mark.parametrize(
+    "then", ["0003_operations", "0004_storage", "0005_claim_index"], indirect=True
+)
 def test_an_old_scheduler_fires_what_new_code_has_scheduled(then: Code, tables: Tables) -> None:
     outbox.schedule("report", "@every 1d", queue="orders", payload="daily", using=ALIAS)
     tables.query("UPDATE django_outbox_schedule SET next_run_at = now() - interval '1 second'")

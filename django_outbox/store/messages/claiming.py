@@ -36,16 +36,17 @@ class Lane(NamedTuple):
 # MATERIALIZED keeps a nested loop from running the scan again, which would claim too much.
 # The limit of a lane is a sub-select, which the planner takes for a tenth of what it expects: with
 # the number itself it would, before the first ANALYZE, read and sort all of a queue.
-# What is picked is looked up by an array of ids, not by a join: a planner that takes the table for
-# empty, as it is whenever a worker keeps up, would compare each row of it with each picked one.
+# What is picked is locked, so it is changed where it lies: at a look for its id, a planner that
+# takes the table for empty, as it is whenever a worker keeps up, might read all of it. A row that
+# somebody has changed since the statement began lies elsewhere, and is left to the next claim.
 CLAIM = """
 WITH picked AS MATERIALIZED (
-    SELECT candidate.id
+    SELECT candidate.place
     FROM unnest(
         %(queues)s::text[], %(lease_ttls)s::float8[], %(low_ats)s::float8[], %(low_ids)s::bigint[]
     ) WITH ORDINALITY AS lane (queue, lease_ttl, low_at, low_id, rank)
     CROSS JOIN LATERAL (
-        SELECT id
+        SELECT ctid AS place
         FROM django_outbox_message
         WHERE queue = lane.queue
             AND (next_attempt_at, id) > (
@@ -70,7 +71,7 @@ SET lease_token = %(token)s,
         * (%(lease_ttls)s::float8[])[array_position(%(queues)s::text[], message.queue::text)],
     leased_by = %(worker_id)s,
     deliveries_count = LEAST(message.deliveries_count, 2147483646) + 1
-WHERE message.id = ANY (ARRAY(SELECT id FROM picked))
+WHERE message.ctid = ANY (ARRAY(SELECT place FROM picked))
 RETURNING
     message.id, message.message_id, message.payload, message.headers::text,
     message.correlation_id, message.timer_id, message.max_attempts, message.attempts_count,

@@ -19,15 +19,21 @@ from .. import Cursor
 State = Literal["ready", "leased", "scheduled", "retrying", "expired"]
 
 # A loose scan: each step goes down the claim index to the first row of the next queue.
+# Whatever goes along that index says something of `next_attempt_at`.
 QUEUES = """
 WITH RECURSIVE found AS (
-    (SELECT queue, 1 AS position FROM django_outbox_message ORDER BY queue LIMIT 1)
+    (
+        SELECT queue, 1 AS position FROM django_outbox_message
+        WHERE next_attempt_at >= '-infinity'
+        ORDER BY queue
+        LIMIT 1
+    )
     UNION ALL
     SELECT following.queue, found.position + 1
     FROM found
     CROSS JOIN LATERAL (
         SELECT queue FROM django_outbox_message
-        WHERE queue > found.queue
+        WHERE queue > found.queue AND next_attempt_at >= '-infinity'
         ORDER BY queue
         LIMIT 1
     ) AS following

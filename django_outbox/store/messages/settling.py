@@ -28,7 +28,7 @@ _STANDS = f"""
 
 _UNLOCKED = f"""
 WITH held AS MATERIALIZED (
-    SELECT message.id
+    SELECT message.ctid AS place
     FROM django_outbox_message AS message
     WHERE {_STANDS}
     FOR UPDATE SKIP LOCKED
@@ -55,7 +55,7 @@ def complete(cursor: Cursor, leases: Sequence[Lease]) -> set[int]:
 COMPLETE_UNLOCKED = f"""
 {_UNLOCKED}
 DELETE FROM django_outbox_message AS message
-WHERE message.id = ANY (ARRAY(SELECT id FROM held))
+WHERE message.ctid = ANY (ARRAY(SELECT place FROM held))
 RETURNING message.id
 """
 
@@ -102,7 +102,7 @@ SET next_attempt_at = clock.now + interval '1 second' * (%(delays)s::float8[])[{
     lease_expires_at = NULL,
     leased_by = NULL
 FROM (SELECT clock_timestamp() AS now) AS clock
-WHERE message.id = ANY (ARRAY(SELECT id FROM held))
+WHERE message.ctid = ANY (ARRAY(SELECT place FROM held))
 RETURNING message.id
 """
 
@@ -127,7 +127,7 @@ BURY = f"""
 {_UNLOCKED},
 removed AS (
     DELETE FROM django_outbox_message AS message
-    WHERE message.id = ANY (ARRAY(SELECT id FROM held))
+    WHERE message.ctid = ANY (ARRAY(SELECT place FROM held))
     RETURNING message.*, {_PLACE} AS place
 ),
 burial AS (
@@ -187,7 +187,7 @@ released AS (
             clock_timestamp() + interval '1 second' * (%(delays)s::float8[])[{_PLACE}],
             message.next_attempt_at
         )
-    WHERE message.id = ANY (ARRAY(SELECT id FROM held))
+    WHERE message.ctid = ANY (ARRAY(SELECT place FROM held))
     RETURNING message.id, message.queue, message.next_attempt_at
 )
 SELECT
@@ -221,7 +221,7 @@ RENEW = f"""
 UPDATE django_outbox_message AS message
 SET lease_expires_at = clock_timestamp() + interval '1 second'
     * (%(ttls)s::float8[])[{_PLACE}]
-WHERE message.id = ANY (ARRAY(SELECT id FROM held))
+WHERE message.ctid = ANY (ARRAY(SELECT place FROM held))
 RETURNING message.id
 """
 
