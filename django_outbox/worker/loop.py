@@ -14,13 +14,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 import psycopg
-from django.db import connections
 from django.db.backends.signals import connection_created
 
-from ..conf import settings
 from ..errors import summary
 from ..handlers import Handler
 from ..messages import Release
+from ..pooled import listens_on
 from ..presence import Presence
 from ..store.storage import DjangoStorage
 from ..watchdog import Watchdog, limit_silence
@@ -58,11 +57,12 @@ class Worker:
         self._watchdog = Watchdog()
         self._wakeup = Wakeup()
         self._pool = Pool(options.concurrency, deliver, self._wakeup.wake)
-        self._listener = self._separate_listener()
-        self._database = Database(
-            options.using,
-            self._watchdog,
-            listen=self._listener is None and _can_listen(options.using),
+        listen_on = listens_on(options.using)
+        self._database = Database(options.using, self._watchdog, listen=listen_on == options.using)
+        self._listener = (
+            None
+            if listen_on in (None, options.using)
+            else Listener(listen_on, self._watchdog, self._hear)
         )
         self._presence = Presence(
             "worker", options.worker_id, queues=list(handlers), concurrency=options.concurrency
@@ -275,16 +275,3 @@ class Worker:
             extra={"event": "left_to_lease", "count": len(left)},
         )
         return 1
-
-    def _separate_listener(self) -> Listener | None:
-        """Return the listener on another database, if the settings name one."""
-        alias = settings.listen_database
-        if not settings.notify or alias is None or alias == self.options.using:
-            return None
-        return Listener(alias, self._watchdog, self._hear)
-
-
-def _can_listen(alias: str) -> bool:
-    """Tell whether to LISTEN on a database: not if it looks like a transaction-mode pooler."""
-    pooled = connections[alias].settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
-    return settings.notify and not pooled
