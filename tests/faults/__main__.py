@@ -92,10 +92,10 @@ def _settle(site: Site) -> list[str]:
     # A while of calm, so that what was missed is caught up with before the schedules stop.
     site.wait_until(lambda: not _late_schedules(site), within=DRAINING)
     site.fleet.stop_keeping()
-    for program in site.fleet.named("scheduler"):
+    for program in site.schedulers:
         bad += _stopped_badly(program.name, program.stop())
     site.wait_until(lambda: _left(site) == 0, within=DRAINING)
-    for program in site.fleet.named("worker"):
+    for program in [one for one in site.fleet.named("worker") if one not in site.schedulers]:
         bad += _stopped_badly(program.name, program.stop())
     return site.fleet.ended_by_themselves() + bad
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 import psycopg
 
-from tests.faults.fleet import Program
+from tests.faults.fleet import ROOT, Program
 from tests.faults.queues import LEASE_TTL
 from tests.faults.site import DATABASE, ROLE, Site
 
@@ -148,10 +148,24 @@ def deploy(site: Site, chance: Random) -> str:
     for program in [*site.fleet.named("worker"), *site.fleet.named("scheduler")]:
         if site.calm.is_set():
             break
-        before = program.starts
-        codes.append(f"{program.name} {program.stop()}")
-        site.wait_until(lambda p=program, n=before: p.starts > n and p.is_ready, within=10)  # type: ignore[misc]
+        codes.append(f"{program.name} {_restart_from(site, program, ROOT)}")
     return f"rolling restart by SIGTERM; exit codes: {', '.join(codes)}"
+
+
+@fault("processes", "go back to older code", can_run=lambda site: site.older is not None)
+def go_back(site: Site, chance: Random) -> str:
+    """Put some programs back to the version before, run both side by side, and come forward."""
+    assert site.older is not None
+    programs = [*site.fleet.named("worker"), *site.fleet.named("scheduler")]
+    gone_back = chance.sample(programs, chance.randint(1, len(programs) - 1))
+    seconds = chance.uniform(5, 10)
+    with ExitStack() as stack:
+        for program in gone_back:
+            stack.callback(_restart_from, site, program, ROOT)
+            _restart_from(site, program, site.older)
+        site.hold(seconds)
+    names = ", ".join(program.name for program in gone_back)
+    return f"{names} ran the version before beside the others, for {seconds:.1f} s"
 
 
 @fault("processes", "shift a clock by an hour", can_run=lambda site: bool(site.clocks))
@@ -301,6 +315,15 @@ def lose_answers(site: Site, chance: Random) -> str:
             stack.enter_context(proxy.deaf())
         site.hold(seconds)
     return f"requests arrived, and connections broke instead of an answer, for {seconds:.1f} s"
+
+
+def _restart_from(site: Site, program: Program, code: Path) -> int | None:
+    """Stop a program in good order, wait until it runs this code, and return its exit code."""
+    before = program.starts
+    program.code = code
+    ended = program.stop()
+    site.wait_until(lambda: program.starts > before and program.is_ready, within=10)
+    return ended
 
 
 def _leader(site: Site) -> Program:

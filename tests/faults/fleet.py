@@ -38,6 +38,8 @@ class Program:
         ready: str = "",
     ) -> None:
         self.name = name
+        self.code = ROOT
+        """The folder that the package comes from at the next start."""
         self.starts = 0
         self.ended_by_itself: list[str] = []
         self._arguments = [sys.executable, *arguments]
@@ -83,7 +85,7 @@ class Program:
                 self._process = subprocess.Popen(
                     self._arguments,
                     env=self._environment,
-                    cwd=ROOT,
+                    cwd=self.code,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=log,

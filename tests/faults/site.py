@@ -22,6 +22,7 @@ from tests.faults import ledger
 from tests.faults.fleet import ROOT, Fleet, Program
 from tests.faults.ledger import Journal
 from tests.faults.proxy import Proxy
+from tests.older import NoHistory, unpack_before
 
 VERSION = int(os.environ.get("TEST_POSTGRES_VERSION", "18"))
 DATABASE = "faults"
@@ -32,7 +33,11 @@ SETTINGS = {"max_connections": "80", "autovacuum_naptime": "5s", "log_min_messag
 DISK = "1g"
 WORKERS = ("worker-1", "worker-2", "workers")
 SCHEDULERS = ("scheduler-1", "scheduler-2")
+WITH_SCHEDULER = "worker-1"
 PUBLISHERS = ("publisher-1", "publisher-2")
+DJANGO = ("-m", "django")
+"""It takes the package from the working directory, and the suite from `PYTHONPATH`."""
+
 CLOCKED = ("worker-2", "scheduler-2")
 """Programs whose clock can be shifted while they run."""
 
@@ -69,6 +74,8 @@ class Site:
         self.folder = folder
         self.fleet = Fleet()
         self.disk: Path | None = None
+        self.older: Path | None = None
+        """A folder with the package of the version before."""
         self.clocks: dict[str, Clock] = {}
         self.proxies: dict[str, Proxy] = {}
         self.missing: list[str] = []
@@ -129,12 +136,16 @@ class Site:
             time.sleep(0.1)  # it can only be asked
         return False
 
+    @property
+    def schedulers(self) -> list[Program]:
+        """The programs that may lead, a worker with a scheduler of its own among them."""
+        return [self.fleet.programs[name] for name in (*SCHEDULERS, WITH_SCHEDULER)]
+
     def leader(self) -> Program | None:
-        """Return the scheduler that leads now."""
+        """Return the program whose scheduler leads now."""
         rows = self.query("SELECT owner FROM django_outbox_lease WHERE name = '__scheduler'")
         owners = " ".join(owner for (owner,) in rows)
-        schedulers = self.fleet.named("scheduler")
-        return next((one for one in schedulers if f":{one.pid}:" in owners), None)
+        return next((one for one in self.schedulers if f":{one.pid}:" in owners), None)
 
     def read_ledger(self) -> ledger.Ledger:
         with self.session() as session:
@@ -165,7 +176,7 @@ class Site:
 
     def _manage(self, url: str, *arguments: str) -> None:
         environment = self._environment() | {"DATABASE_URL": url}
-        command = [sys.executable, "manage.py", *arguments]
+        command = [sys.executable, *DJANGO, *arguments]
         subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True)
 
     def _environment(self) -> dict[str, str]:
@@ -179,16 +190,18 @@ class Site:
 
     def _start_programs(self, stack: ExitStack) -> None:
         self._find_clocks()
+        self._find_older_code()
         for name in (*WORKERS, *SCHEDULERS, *PUBLISHERS):
             proxy = Proxy(f"{self.server.data}/.s.PGSQL.5432")
             self.proxies[name] = stack.enter_context(proxy)
-        worker = ("manage.py", "outbox_worker", "--no-reload", "--concurrency", "8")
+        worker = (*DJANGO, "outbox_worker", "--no-reload", "--concurrency", "8")
         for name in WORKERS:
             several = ("--processes", "2") if name == "workers" else ()
+            scheduler = ("--with-scheduler",) if name == WITH_SCHEDULER else ()
             ready = "processes. Stop" if several else "serves"
-            self._add(name, (*worker, *several), ready)
+            self._add(name, (*worker, *several, *scheduler), ready)
         for name in SCHEDULERS:
-            self._add(name, ("manage.py", "outbox_scheduler"), "Scheduler on")
+            self._add(name, (*DJANGO, "outbox_scheduler"), "Scheduler on")
         for name in PUBLISHERS:
             options = {
                 "messages": -(-self._messages // len(PUBLISHERS)),
@@ -197,7 +210,7 @@ class Site:
             }
             given = (f"--{option}={value}" for option, value in options.items())
             journal = str(self.folder / f"{name}.journal")
-            self._add(name, ("manage.py", "faults_publish", name, journal, *given))
+            self._add(name, (*DJANGO, "faults_publish", name, journal, *given))
         self.fleet.start_keeping()
 
     def _find_clocks(self) -> None:
@@ -206,6 +219,13 @@ class Site:
             self.missing.append("the clock fault: libfaketime (Debian's faketime) is not there")
             return
         self.clocks = {name: Clock(self.folder / f"{name}.clock", library) for name in CLOCKED}
+
+    def _find_older_code(self) -> None:
+        newest = max(path.stem for path in (ROOT / "django_outbox" / "migrations").glob("0*.py"))
+        try:
+            self.older = unpack_before(newest, self.folder / "older")
+        except NoHistory as error:
+            self.missing.append(f"code of the version before: {error}")
 
     def _add(self, name: str, arguments: tuple[str, ...], ready: str = "") -> None:
         url = f"postgres://{ROLE}@127.0.0.1:{self.proxies[name].port}/{DATABASE}"

@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import subprocess
 import sys
-import zipfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-import pytest
-
 from tests.process.stage import ROOT
 from tests.support import wait_until
 from tests.upgrade.tables import Tables
-
-
-def unpack_before(migration: str, folder: Path) -> Path:
-    """Put the last package that lacked the migration into the folder; skip without history."""
-    path = f"django_outbox/migrations/{migration}.py"
-    try:
-        added = _git("log", "--diff-filter=A", "--format=%H", "--", path).decode().split()[-1]
-        package = _git("archive", "--format=zip", f"{added}^", "django_outbox")
-    except (OSError, IndexError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"This clone has no history to take older code from: {error}")
-    with zipfile.ZipFile(io.BytesIO(package)) as archive:
-        archive.extractall(folder)
-    assert not (folder / path).exists()
-    return folder
-
-
-def _git(*arguments: str) -> bytes:
-    command = ["git", "-C", str(ROOT), *arguments]
-    return subprocess.run(command, check=True, capture_output=True).stdout
 
 
 class Code:
