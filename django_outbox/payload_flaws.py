@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 Default: TypeAlias = Callable[[Any], Any]
 Flaw: TypeAlias = tuple[str, str]
@@ -14,8 +14,8 @@ DEEPEST = 400
 """How deeply a payload may be nested: encoded in one place, it is decoded in another, with less
 room on the stack."""
 
-_DEEPEST = 200
 _SCALARS = frozenset({str, int, float, bool, type(None)})
+_LEAVES = (str, int, float, type(None))
 
 
 def find(payload: Any, default: Default) -> Flaw | None:
@@ -23,7 +23,20 @@ def find(payload: Any, default: Default) -> Flaw | None:
 
     `default` makes JSON's types of others, as the encoder does; it raises if it cannot.
     """
-    return _find_flaw(payload, "payload", frozenset(), default)
+    opened = [_Opened(None, iter([("payload", payload)]))]
+    try:
+        while opened:
+            item = next(opened[-1].items, None)
+            if item is None:
+                opened.pop()
+                continue
+            path, value = item
+            _refuse_flawed(path, value)
+            if not isinstance(value, _LEAVES):
+                opened.append(_open(path, value, opened, default))
+    except _Flawed as found:
+        return found.path, found.what
+    return None
 
 
 def loses_keys(value: Any) -> bool:
@@ -62,46 +75,63 @@ def _as_json(key: Any) -> str:
     return str(next(iter(json.loads(json.dumps({key: None})))))
 
 
-def _find_flaw(value: Any, path: str, above: frozenset[int], default: Default) -> Flaw | None:
-    """Walk down to the first value that JSON cannot carry."""
-    if id(value) in above:
-        return path, "it contains itself"
-    if len(above) > _DEEPEST:
-        return path, "it is nested too deeply"
+class _Flawed(Exception):
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__()
+        self.path = path
+        self.what = what
+
+
+class _Opened(NamedTuple):
+    """What is being walked through: a container, or what the encoder makes of something else."""
+
+    value: Any
+    items: Iterator[tuple[str, Any]]
+    is_level: bool = False
+    """Whether JSON has it as an object or an array, and so as one more level."""
+
+
+def _refuse_flawed(path: str, value: Any) -> None:
     if isinstance(value, str):
-        return _flaw_in_string(value, path)
-    if isinstance(value, float):
-        return None if math.isfinite(value) else (path, f"{value!r} is not a JSON number")
-    if value is None or isinstance(value, int):
-        return _flaw_in_integer(value, path)
-    above |= {id(value)}
+        _refuse_surrogates(path, value)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise _Flawed(path, f"{value!r} is not a JSON number")
+    elif isinstance(value, int):
+        _refuse_endless(path, value)
+
+
+def _open(path: str, value: Any, above: Sequence[_Opened], default: Default) -> _Opened:
+    """Look into a value that is no leaf."""
+    if any(value is one.value for one in above):
+        raise _Flawed(path, "it contains itself")
+    is_level = isinstance(value, Mapping | list | tuple)
+    levels = sum(one.is_level for one in above)
+    # What the encoder makes of something may ask for the encoder again, and without an end.
+    if levels + is_level > DEEPEST or len(above) > 2 * DEEPEST:
+        raise _Flawed(path, "it is nested too deeply")
     if isinstance(value, Mapping):
-        return _find_flaw_in_mapping(value, path, above, default)
+        return _Opened(value, _items(path, value), is_level)
     if isinstance(value, list | tuple):
-        flaws = (_find_flaw(item, f"{path}[{i}]", above, default) for i, item in enumerate(value))
-        return next((flaw for flaw in flaws if flaw), None)
+        return _Opened(value, ((f"{path}[{i}]", one) for i, one in enumerate(value)), is_level)
     try:
-        return _find_flaw(default(value), path, above, default)
+        return _Opened(value, iter([(path, default(value))]))
     except (TypeError, ValueError):
-        return path, f"it is of type {type(value).__name__}{_remedy(value)}"
+        raise _Flawed(path, f"it is of type {type(value).__name__}{_remedy(value)}") from None
 
 
-def _find_flaw_in_mapping(
-    value: Mapping[Any, Any], path: str, above: frozenset[int], default: Default
-) -> Flaw | None:
-    if not isinstance(value, dict):
-        return path, f"it is of type {type(value).__name__}; make it a dict"
-    for key, item in value.items():
+def _items(path: str, mapping: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the keys and values of a mapping in turn."""
+    if not isinstance(mapping, dict):
+        raise _Flawed(path, f"it is of type {type(mapping).__name__}; make it a dict")
+    for key, value in mapping.items():
         if not isinstance(key, str | int | float | bool | None):
-            return path, f"its key {key!r} is of type {type(key).__name__}"
-        if _loses(value, key):
-            return path, f"its keys {key!r} and {_as_json(key)!r} are the same in JSON"
+            raise _Flawed(path, f"its key {key!r} is of type {type(key).__name__}")
+        if _loses(mapping, key):
+            raise _Flawed(path, f"its keys {key!r} and {_as_json(key)!r} are the same in JSON")
         below = f"{path}[{key!r}]"
-        if flaw := _find_flaw(key, f"the key {below}", above, default) or _find_flaw(
-            item, below, above, default
-        ):
-            return flaw
-    return None
+        yield f"the key {below}", key
+        yield below, value
 
 
 def _remedy(value: Any) -> str:
@@ -112,17 +142,15 @@ def _remedy(value: Any) -> str:
     return ""
 
 
-def _flaw_in_string(value: str, path: str) -> Flaw | None:
+def _refuse_surrogates(path: str, value: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError:
-        return path, "it contains a lone surrogate"
-    return None
+        raise _Flawed(path, "it contains a lone surrogate") from None
 
 
-def _flaw_in_integer(value: int | None, path: str) -> Flaw | None:
+def _refuse_endless(path: str, value: int) -> None:
     try:
         str(value)
     except ValueError:
-        return path, "it has more digits than Python writes"
-    return None
+        raise _Flawed(path, "it has more digits than Python writes") from None

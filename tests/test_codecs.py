@@ -113,3 +113,24 @@ def test_what_can_be_published_can_be_read_and_what_is_deeper_is_refused(depth: 
             codecs.encode(payload)
     else:
         assert codecs.decode(*codecs.encode(payload)) == payload
+
+
+def test_a_flaw_far_down_is_named_with_its_path() -> None:
+    payload: Any = float("nan")
+    for _ in range(DEEPEST):
+        payload = [payload]
+
+    with pytest.raises(PayloadError) as caught:
+        codecs.encode(payload)
+
+    path = "payload" + "[0]" * DEEPEST
+    assert str(caught.value) == f"{path} cannot be written as JSON: nan is not a JSON number"
+
+
+def test_what_is_made_into_another_of_its_kind_without_end_is_refused() -> None:
+    class Endless:
+        def model_dump(self, *, mode: str) -> Any:
+            return Endless()
+
+    with pytest.raises(PayloadError, match="nested too deeply"):
+        codecs.encode(Endless())

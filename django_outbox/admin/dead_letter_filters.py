@@ -8,10 +8,8 @@ every letter, and a bulk action would then take them all.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 from django.contrib.admin import ModelAdmin, SimpleListFilter
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -25,6 +23,7 @@ from .. import names
 from ..models import DeadLetter
 from ..publishing import default_alias
 from ..store import dead_letters as store
+from .ids import as_id, as_uuid
 
 MOST_CHOICES = 50
 """Of queues and exception classes; what is beyond is found by search, or by the groups."""
@@ -32,7 +31,6 @@ MOST_CHOICES = 50
 AS_OF = "as_of"
 """The field of an answer: when the question was asked."""
 
-_LARGEST_ID = 2**63 - 1
 _PERIODS = {
     "hour": ("in the last hour", timedelta(hours=1)),
     "day": ("in the last day", timedelta(days=1)),
@@ -164,18 +162,11 @@ FILTERS = (QueueFilter, ReasonFilter, ExceptionFilter, FailedFilter, Fingerprint
 def searched(term: str) -> Q:
     """Return what a search looks for: one exact id, or the name of a queue."""
     found = Q(queue=term) | Q(correlation_id=term) | Q(timer_id=term)
-    if is_id(term):
-        found |= Q(pk=int(term))
-    with suppress(ValueError):
-        found |= Q(message_id=UUID(term))
+    if (id_ := as_id(term)) is not None:
+        found |= Q(pk=id_)
+    if (message_id := as_uuid(term)) is not None:
+        found |= Q(message_id=message_id)
     return found
-
-
-def is_id(text: str) -> bool:
-    """Tell whether the text can be the id of a row; by hand, one below zero can be given."""
-    digits = text.removeprefix("-")
-    is_number = digits.isascii() and digits.isdecimal() and len(digits) <= len(str(_LARGEST_ID))
-    return is_number and -_LARGEST_ID - 1 <= int(text) <= _LARGEST_ID
 
 
 def in_words(params: Mapping[str, str]) -> str:

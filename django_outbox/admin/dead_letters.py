@@ -26,8 +26,9 @@ from ..publishing import default_alias
 from ..store import dead_letters as store
 from . import details, letter_history
 from .base import defer_content
-from .dead_letter_filters import FILTERS, is_id, searched
+from .dead_letter_filters import FILTERS, searched
 from .failing import HEAD, groups
+from .ids import as_id
 from .letter_actions import LetterActions
 from .moments import readable, settle
 
@@ -167,7 +168,7 @@ class DeadLetterAdmin(LetterActions):
         chosen = {name for name in request.POST.getlist("action") if name in self.actions}
         if chosen - set(self.get_actions(request)):
             raise PermissionDenied
-        if not all(map(is_id, request.POST.getlist(ACTION_CHECKBOX_NAME))):
+        if None in map(as_id, request.POST.getlist(ACTION_CHECKBOX_NAME)):
             raise BadRequest("A selected letter has no such id.")
 
     def failing(self, request: HttpRequest) -> HttpResponse:
@@ -192,10 +193,10 @@ class DeadLetterAdmin(LetterActions):
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> DeadLetter | None:
-        if not is_id(object_id):
+        if (id_ := as_id(object_id)) is None:
             return None
         letter: Any = (
-            readable(self.one_letter(int(object_id)), *_MOMENTS)
+            readable(self.one_letter(id_), *_MOMENTS)
             .defer("headers")
             .annotate(headers_text=Cast("headers", TextField()), now=Now())
             .first()

@@ -31,7 +31,8 @@ from ..store import dead_letters as store
 from . import details
 from .base import ReadOnlyAdmin, Tool
 from .counts import Capped, capped_count
-from .dead_letter_filters import AS_OF, in_words, is_id
+from .dead_letter_filters import AS_OF, in_words
+from .ids import as_id
 from .letter_forms import LetterActionForm, Pace, PayloadForm
 
 _Done = TypeVar("_Done", int, ReplayResult)
@@ -94,9 +95,10 @@ class LetterActions(ReadOnlyAdmin):
         given = request.POST.get(UP_TO)
         if given is None:
             return self._ask_to_discard_all(request, letters)
-        if not is_id(given) or int(given) < 0:
+        last = as_id(given)
+        if last is None or last < 0:
             raise BadRequest("The question was about other letters.")
-        self._discard_all(request, letters.filter(pk__lte=int(given)))
+        self._discard_all(request, letters.filter(pk__lte=last))
         return None
 
     def _replay_all(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
-from uuid import UUID
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -25,6 +24,7 @@ from ..store import Cursor
 from ..store.messages import operating
 from . import moments
 from .base import defer_content
+from .ids import as_id, as_uuid
 from .states import COLOURS, State, is_in
 
 MOST_QUEUES = 500
@@ -47,8 +47,6 @@ MOMENTS = (
     "lease_expires_at",
 )
 """Columns that may hold what Python cannot."""
-
-_BIGGEST_ID = 2**63 - 1
 
 
 class QueueFilter(admin.SimpleListFilter):
@@ -163,16 +161,3 @@ def _state(given: str | None) -> State | None:
     if given is not None and given not in COLOURS:
         raise IncorrectLookupParameters
     return given
-
-
-def as_id(text: str) -> int | None:
-    digits = text.removeprefix("-")
-    is_number = digits.isascii() and digits.isdecimal() and len(digits) <= len(str(_BIGGEST_ID))
-    return id_ if is_number and -_BIGGEST_ID - 1 <= (id_ := int(text)) <= _BIGGEST_ID else None
-
-
-def as_uuid(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None

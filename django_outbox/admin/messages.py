@@ -27,6 +27,7 @@ from ..publishing import default_alias
 from ..store.messages import operating
 from . import details, moments
 from .base import Tool, defer_content
+from .ids import as_id, as_uuid
 from .message_columns import MessageColumns
 from .message_list import (
     LOOK_AT_ENDS,
@@ -34,8 +35,6 @@ from .message_list import (
     MessageList,
     QueueFilter,
     StateFilter,
-    as_id,
-    as_uuid,
     cursor,
 )
 from .message_operations import CANCEL, RELEASE, Operation, Question

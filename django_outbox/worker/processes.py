@@ -123,9 +123,10 @@ class Supervisor:
 
     def _has_failed(self, slot: _Slot) -> bool:
         """Tell whether a process ended badly at last, or was to end and left something behind."""
-        codes = [code for code in slot.codes if code not in {0, STOPPED_AT_START}]
-        left_behind = any(code == LEFT_BEHIND or code < 0 for code in codes)
-        return bool(codes) and (codes[-1] == slot.codes[-1] or (left_behind and not self._restarts))
+        bad = [code for code in slot.codes if code not in {0, STOPPED_AT_START}]
+        if self._restarts:
+            return slot.codes[-1] in bad
+        return slot.codes[-1] in bad or any(code == LEFT_BEHIND or code < 0 for code in bad)
 
     def _start(self, slot: _Slot) -> None:
         slot.starts += 1
@@ -168,12 +169,11 @@ class Supervisor:
         slot.codes.append(code)
         if self._stop_requested:
             return
-        if code == 0:
-            slot.pause, slot.failures = FIRST_PAUSE, 0
-            if self._restarts:
-                slot.restart_at = time.monotonic()
-        else:
+        if code != 0:
             self._note_failure(slot, pid, code)
+        elif self._restarts:
+            slot.pause = FIRST_PAUSE
+            slot.restart_at = time.monotonic()
 
     def _note_failure(self, slot: _Slot, pid: int | None, code: int) -> None:
         now = time.monotonic()
