@@ -53,7 +53,7 @@ class OutboxMessage(models.Model):
             # statements that look for ids from going along it.
             models.Index(
                 fields=["queue", "next_attempt_at", "id"],
-                condition=models.Q(next_attempt_at__isnull=False),
+                condition=models.Q(queue__isnull=False),
                 name="django_outbox_message_claim",
             ),
             models.Index(

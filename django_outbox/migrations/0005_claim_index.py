@@ -6,13 +6,13 @@ from django.db import migrations, models
 
 from django_outbox.migration_operations import ConcurrentSQL
 
-# The predicate holds for every row. A statement that says nothing of `next_attempt_at`, as all do
-# that look for ids, cannot prove it and so goes along the primary key, whatever the planner thinks.
+# The predicate holds for every row. A statement that says nothing of the queue, as all do that look
+# for ids, cannot prove it and so goes along the primary key, whatever the planner thinks.
 FORWARDS = (
     "DROP INDEX CONCURRENTLY IF EXISTS django_outbox_message_claim_new",  # of an interrupted run
     """
     CREATE INDEX CONCURRENTLY django_outbox_message_claim_new
-        ON django_outbox_message (queue, next_attempt_at, id) WHERE next_attempt_at IS NOT NULL
+        ON django_outbox_message (queue, next_attempt_at, id) WHERE queue IS NOT NULL
     """,
     "DROP INDEX CONCURRENTLY IF EXISTS django_outbox_message_claim",
     "ALTER INDEX django_outbox_message_claim_new RENAME TO django_outbox_message_claim",
@@ -46,7 +46,7 @@ class Migration(migrations.Migration):
                     model_name="outboxmessage",
                     index=models.Index(
                         fields=["queue", "next_attempt_at", "id"],
-                        condition=models.Q(next_attempt_at__isnull=False),
+                        condition=models.Q(queue__isnull=False),
                         name="django_outbox_message_claim",
                     ),
                 ),

@@ -50,7 +50,7 @@ EXPECTED = {
         },
         indexes={
             "django_outbox_message_claim": (
-                "btree (queue, next_attempt_at, id) WHERE (next_attempt_at IS NOT NULL)"
+                "btree (queue, next_attempt_at, id) WHERE (queue IS NOT NULL)"
             ),
             "django_outbox_message_pkey": "UNIQUE btree (id)",
             "django_outbox_message_ref": "btree (ref) WHERE (ref IS NOT NULL)",

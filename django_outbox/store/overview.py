@@ -32,12 +32,12 @@ def read_in_order(cursor: Cursor, *, seconds: float) -> None:
 
 
 # A DISTINCT would read every row of the table. Whatever goes along the claim index says something
-# of `next_attempt_at`.
+# of the queue.
 NAMES = """
 WITH RECURSIVE live AS (
     (
         SELECT queue, 1 AS position FROM django_outbox_message
-        WHERE next_attempt_at >= '-infinity'
+        WHERE queue >= ''
         ORDER BY queue
         LIMIT 1
     )
@@ -46,7 +46,7 @@ WITH RECURSIVE live AS (
     FROM live
     CROSS JOIN LATERAL (
         SELECT queue FROM django_outbox_message
-        WHERE queue > live.queue AND next_attempt_at >= '-infinity'
+        WHERE queue > live.queue
         ORDER BY queue
         LIMIT 1
     ) AS following

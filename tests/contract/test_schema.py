@@ -51,7 +51,7 @@ DRIFTS = {
             "The index django_outbox_message_claim on django_outbox_message is missing. "
             "Mend it with: CREATE INDEX CONCURRENTLY django_outbox_message_claim "
             "ON django_outbox_message USING btree (queue, next_attempt_at, id) "
-            "WHERE (next_attempt_at IS NOT NULL);"
+            "WHERE (queue IS NOT NULL);"
         ),
     ),
     "a unique index that is not unique": (

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_outbox.store.messages import Lane, claiming
+from django_outbox.models import OutboxMessage
+from django_outbox.store import overview
+from django_outbox.store.messages import Lane, claiming, operating
+from tests.support import committed, publish_many
 
 from .explaining import (
     LIMIT,
@@ -142,3 +145,19 @@ def test_looking_for_what_is_due_next_reads_one_row_of_each_queue_besides(
     assert rows_read(soonest) == len(queues)
     assert {node["Index Name"] for node in scans(first)} == {"django_outbox_message_claim"}
     assert rows_read(first) <= IN_FLIGHT + EXPIRED + len(queues)
+
+
+@committed
+def test_the_names_of_queues_and_what_one_holds_are_read_along_the_claim_index() -> None:
+    publish_many(["x"] * 2_000)
+    of_one = OutboxMessage.objects.filter(queue="orders").order_by("next_attempt_at", "id")
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE django_outbox_message")
+
+    for statement, params in [
+        (operating.QUEUES, {"most": 10}),
+        (overview.NAMES, {"most": 10}),
+    ]:
+        plan = explain(statement, params)
+        assert {node["Index Name"] for node in scans(plan)} == {"django_outbox_message_claim"}
+    assert "using django_outbox_message_claim" in of_one[:10].explain()

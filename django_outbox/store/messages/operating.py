@@ -19,12 +19,12 @@ from .. import Cursor
 State = Literal["ready", "leased", "scheduled", "retrying", "expired"]
 
 # A loose scan: each step goes down the claim index to the first row of the next queue.
-# Whatever goes along that index says something of `next_attempt_at`.
+# Whatever goes along that index says something of the queue.
 QUEUES = """
 WITH RECURSIVE found AS (
     (
         SELECT queue, 1 AS position FROM django_outbox_message
-        WHERE next_attempt_at >= '-infinity'
+        WHERE queue >= ''
         ORDER BY queue
         LIMIT 1
     )
@@ -33,7 +33,7 @@ WITH RECURSIVE found AS (
     FROM found
     CROSS JOIN LATERAL (
         SELECT queue FROM django_outbox_message
-        WHERE queue > found.queue AND next_attempt_at >= '-infinity'
+        WHERE queue > found.queue
         ORDER BY queue
         LIMIT 1
     ) AS following
