@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from ..messages import Outcome, Release, is_settled
 from . import failures, sessions
-from .batches import deliver_together
+from .attempts import attempt, attempt_together, guarded
 from .delivery import Delivery
 
 logger = logging.getLogger("django_outbox")
@@ -30,12 +30,6 @@ SHORT = 0.001
 """Seconds; handlers that are quicker are told of in groups of up to `MOST_UNTOLD`."""
 
 MOST_UNTOLD = 200
-
-LONGEST_BATCH = 1.0
-"""Seconds after which no further message joins a transaction that many share."""
-
-PAUSE_AFTER_FAULT = 60.0
-"""Seconds until a message is tried again that could not be delivered for no fault of its own."""
 
 
 class Pool:
@@ -162,7 +156,7 @@ class Pool:
                 break
             else:
                 self._await_call()
-        _guarded(sessions.close_all)
+        guarded(sessions.close_all)
 
     def _next(self) -> Delivery | Job | None:
         if self._jobs:
@@ -177,7 +171,7 @@ class Pool:
         try:
             self._calls.get(timeout=IDLE_AFTER)
         except queue.Empty:
-            _guarded(sessions.close_idle)
+            guarded(sessions.close_idle)
             self._calls.get()
 
     def _deliver(self, delivery: Delivery) -> None:
@@ -203,8 +197,8 @@ class Pool:
     def _deliver_together(self, batch: list[Delivery]) -> None:
         for delivery in batch:
             self._running[delivery] = True
-        outcomes = self._outcomes(batch)
-        _guarded(sessions.tidy)
+        outcomes = attempt_together(batch, goes_on=lambda: not self._is_hurried)
+        guarded(sessions.tidy)
         unstarted = [delivery for delivery in batch if delivery not in outcomes]
         if self._is_hurried:
             outcomes |= dict.fromkeys(unstarted, Release(refund=True))
@@ -216,38 +210,11 @@ class Pool:
         self._call()
         self._wake()
 
-    def _outcomes(self, batch: list[Delivery]) -> dict[Delivery, Outcome]:
-        """Deliver in one transaction; what is missing in the answer waits for another thread."""
-        ends_at = time.monotonic() + LONGEST_BATCH
-
-        def begin(delivery: Delivery) -> bool:
-            now = time.monotonic()
-            if delivery.lost or now >= delivery.lease_ends_at:
-                delivery.part()  # to be released by itself
-            if self._is_hurried or delivery.apart or now >= ends_at:
-                return False
-            delivery.started_at = now
-            return True
-
-        try:
-            sessions.prepare()
-            return deliver_together(batch, begin)
-        except BaseException as error:
-            logger.error(
-                "%d messages could not be delivered together, so each is by itself: %s",
-                len(batch),
-                type(error).__name__,
-                exc_info=failures.to_log(error),
-            )
-            for delivery in batch:
-                delivery.part()
-            return {}
-
     def _deliver_alone(self, delivery: Delivery) -> None:
         self._running[delivery] = True
-        outcome = self._outcome(delivery)
+        outcome = attempt(delivery, self._run)
         delivery.ended_at = time.monotonic()
-        _guarded(sessions.tidy)
+        guarded(sessions.tidy)
         self._ended.append((delivery, outcome))
         del self._running[delivery]
         if self._is_worth_a_wake(delivery, outcome):
@@ -265,41 +232,11 @@ class Pool:
             return False
         return delivery.duration > SHORT or len(self._ended) >= MOST_UNTOLD
 
-    def _outcome(self, delivery: Delivery) -> Outcome:
-        now = time.monotonic()
-        if delivery.lost or now >= delivery.lease_ends_at:
-            return Release(refund=True)  # it could not be renewed; another may have it by now
-        delivery.started_at = now
-        try:
-            sessions.prepare()
-            return self._run(delivery)
-        except BaseException as error:
-            # Not the handler's doing, whose exceptions are outcomes; the thread must live on.
-            logger.error(
-                "Message %s could not be delivered: %s",
-                delivery.claimed.id,
-                type(error).__name__,
-                exc_info=failures.to_log(error),
-            )
-            return Release(refund=False, delay=PAUSE_AFTER_FAULT, exception=error)
-
     def _do(self, job: Job) -> None:
         try:
             job()
         except BaseException as error:
             logger.error("A job of the worker failed", exc_info=failures.to_log(error))
-        _guarded(sessions.tidy)
+        guarded(sessions.tidy)
         del self._open_jobs[job]
         self._wake()
-
-
-def _guarded(care: Callable[[], None]) -> None:
-    """Take care of the thread's connections; if that fails, start with new ones."""
-    try:
-        care()
-    except BaseException as error:
-        logger.error(
-            "The connections of a thread could not be looked after, so it gets new ones",
-            exc_info=failures.to_log(error),
-        )
-        sessions.forget_all()

@@ -16,7 +16,7 @@ from psycopg import IsolationLevel
 from django_outbox import outbox, signals
 from django_outbox.models import DeadLetter, OutboxMessage
 from django_outbox.store import storage
-from django_outbox.worker import pool
+from django_outbox.worker import attempts
 from tests.support import (
     Gate,
     committed,
@@ -470,7 +470,7 @@ def test_one_message_that_waits_is_delivered_by_itself() -> None:
 def test_no_message_joins_a_transaction_that_has_gone_on_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pool, "LONGEST_BATCH", 0.2)
+    monkeypatch.setattr(attempts, "LONGEST_BATCH", 0.2)
     seen: list[int] = []
 
     @outbox.handler("orders", atomic=True, atomic_batch=10)

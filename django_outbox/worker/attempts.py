@@ -1,0 +1,85 @@
+"""A handler thread's attempts at deliveries: whatever goes wrong, the thread lives on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from ..messages import Outcome, Release
+from . import failures, sessions
+from .batches import deliver_together
+from .delivery import Delivery
+
+logger = logging.getLogger("django_outbox")
+
+LONGEST_BATCH = 1.0
+"""Seconds after which no further message joins a transaction that many share."""
+
+PAUSE_AFTER_FAULT = 60.0
+"""Seconds until a message is tried again that could not be delivered for no fault of its own."""
+
+
+def attempt(delivery: Delivery, run: Callable[[Delivery], Outcome]) -> Outcome:
+    """Deliver the message by itself, unless its lease has run out, and return how it ended."""
+    now = time.monotonic()
+    if delivery.lost or now >= delivery.lease_ends_at:
+        return Release(refund=True)  # it could not be renewed; another may have it by now
+    delivery.started_at = now
+    try:
+        sessions.prepare()
+        return run(delivery)
+    except BaseException as error:
+        # Not the handler's doing, whose exceptions are outcomes.
+        logger.error(
+            "Message %s could not be delivered: %s",
+            delivery.claimed.id,
+            type(error).__name__,
+            exc_info=failures.to_log(error),
+        )
+        return Release(refund=False, delay=PAUSE_AFTER_FAULT, exception=error)
+
+
+def attempt_together(
+    batch: Sequence[Delivery], *, goes_on: Callable[[], bool]
+) -> dict[Delivery, Outcome]:
+    """Deliver in one transaction; what is missing in the answer is to be delivered again.
+
+    No further message begins when `goes_on` says no.
+    """
+    ends_at = time.monotonic() + LONGEST_BATCH
+
+    def begin(delivery: Delivery) -> bool:
+        now = time.monotonic()
+        if delivery.lost or now >= delivery.lease_ends_at:
+            delivery.part()  # to be released by itself
+        if delivery.apart or now >= ends_at or not goes_on():
+            return False
+        delivery.started_at = now
+        return True
+
+    try:
+        sessions.prepare()
+        return deliver_together(batch, begin)
+    except BaseException as error:
+        logger.error(
+            "%d messages could not be delivered together, so each is by itself: %s",
+            len(batch),
+            type(error).__name__,
+            exc_info=failures.to_log(error),
+        )
+        for delivery in batch:
+            delivery.part()
+        return {}
+
+
+def guarded(care: Callable[[], None]) -> None:
+    """Take care of the thread's connections; if that fails, start with new ones."""
+    try:
+        care()
+    except BaseException as error:
+        logger.error(
+            "The connections of a thread could not be looked after, so it gets new ones",
+            exc_info=failures.to_log(error),
+        )
+        sessions.forget_all()
