@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -15,6 +15,7 @@ from typing import Literal
 import psycopg
 
 from tests.faults.fleet import ROOT, Program
+from tests.faults.proxy import Proxy
 from tests.faults.queues import LEASE_TTL
 from tests.faults.site import DATABASE, ROLE, Site
 
@@ -68,10 +69,7 @@ def kill_worker(site: Site, chance: Random) -> str:
 def pause_worker(site: Site, chance: Random) -> str:
     program = chance.choice(site.fleet.named("worker-"))
     seconds = LEASE_TTL + chance.uniform(1, 3)
-    with ExitStack() as stack:
-        program.signal(signal.SIGSTOP)
-        stack.callback(program.signal, signal.SIGCONT)
-        site.hold(seconds)
+    _pause(site, program, seconds)
     return f"SIGSTOP to {program.name} for {seconds:.1f} s"
 
 
@@ -86,10 +84,7 @@ def kill_leader(site: Site, chance: Random) -> str:
 def pause_leader(site: Site, chance: Random) -> str:
     program = _leader(site)
     seconds = SCHEDULER_TTL + chance.uniform(1, 3)
-    with ExitStack() as stack:
-        program.signal(signal.SIGSTOP)
-        stack.callback(program.signal, signal.SIGCONT)
-        site.hold(seconds)
+    _pause(site, program, seconds)
     return f"SIGSTOP to {program.name}, which led, for {seconds:.1f} s"
 
 
@@ -134,10 +129,7 @@ def kill_publisher(site: Site, chance: Random) -> str:
 def pause_publisher(site: Site, chance: Random) -> str:
     program = chance.choice(site.fleet.named("publisher"))
     seconds = chance.uniform(1, 4)
-    with ExitStack() as stack:
-        program.signal(signal.SIGSTOP)
-        stack.callback(program.signal, signal.SIGCONT)
-        site.hold(seconds)
+    _pause(site, program, seconds)
     return f"SIGSTOP to {program.name} for {seconds:.1f} s, perhaps in a transaction"
 
 
@@ -280,40 +272,28 @@ def lock_table(site: Site, chance: Random) -> str:
 @fault("database", "cut the network")
 def cut_network(site: Site, chance: Random) -> str:
     seconds = chance.uniform(1, 5)
-    with ExitStack() as stack:
-        for proxy in site.proxies.values():
-            stack.enter_context(proxy.cut())
-        site.hold(seconds)
+    _break_network(site, Proxy.cut, seconds)
     return f"every connection cut, and new ones refused, for {seconds:.1f} s"
 
 
 @fault("database", "stall the network")
 def stall_network(site: Site, chance: Random) -> str:
     seconds, is_reset = chance.uniform(2, LEASE_TTL + 4), chance.random() < 0.5
-    with ExitStack() as stack:
-        for proxy in site.proxies.values():
-            stack.enter_context(proxy.stalled(is_reset=is_reset))
-        site.hold(seconds)
+    _break_network(site, lambda proxy: proxy.stalled(is_reset=is_reset), seconds)
     return f"nothing passed for {seconds:.1f} s; {_end_of_stall(is_reset)}"
 
 
 @fault("database", "delay the network")
 def delay_network(site: Site, chance: Random) -> str:
     delay, seconds = chance.uniform(0.02, 0.3), chance.uniform(3, 8)
-    with ExitStack() as stack:
-        for proxy in site.proxies.values():
-            stack.enter_context(proxy.delayed(delay))
-        site.hold(seconds)
+    _break_network(site, lambda proxy: proxy.delayed(delay), seconds)
     return f"{delay * 1000:.0f} ms each way for {seconds:.1f} s"
 
 
 @fault("database", "lose the answers")
 def lose_answers(site: Site, chance: Random) -> str:
     seconds = chance.uniform(0.3, 2)
-    with ExitStack() as stack:
-        for proxy in site.proxies.values():
-            stack.enter_context(proxy.deaf())
-        site.hold(seconds)
+    _break_network(site, Proxy.deaf, seconds)
     return f"requests arrived, and connections broke instead of an answer, for {seconds:.1f} s"
 
 
@@ -339,11 +319,28 @@ def _leader(site: Site) -> Program:
     return found[0]
 
 
+def _pause(site: Site, program: Program, seconds: float) -> None:
+    with ExitStack() as stack:
+        program.signal(signal.SIGSTOP)
+        stack.callback(program.signal, signal.SIGCONT)
+        site.hold(seconds)
+
+
 def _isolate(site: Site, program: Program, seconds: float, is_reset: bool) -> str:
     """Stall the network of one program, while the others go on with what it had."""
     with site.proxies[program.name].stalled(is_reset=is_reset):
         site.hold(seconds)
     return f"nothing passed for {program.name} for {seconds:.1f} s; {_end_of_stall(is_reset)}"
+
+
+def _break_network(
+    site: Site, how: Callable[[Proxy], AbstractContextManager[object]], seconds: float
+) -> None:
+    """Have something wrong with each program's way to the server for a while."""
+    with ExitStack() as stack:
+        for proxy in site.proxies.values():
+            stack.enter_context(how(proxy))
+        site.hold(seconds)
 
 
 def _end_of_stall(is_reset: bool) -> str:

@@ -11,12 +11,12 @@ from typing import Any
 
 import environ
 import psycopg
-from django.db import connections, transaction
+from django.db import connections
 from django.db.models import QuerySet
 
-from django_outbox import outbox
 from django_outbox.models import OutboxMessage
 from example_project.embedded import TemporaryServer, start_temporary
+from tests.elsewhere import Elsewhere
 from tests.process.stage import ROOT
 from tests.support import wait_until
 from tests.testapp.models import Order
@@ -24,24 +24,14 @@ from tests.testapp.models import Order
 ALIAS = "spare"
 
 
-class Spare:
+class Spare(Elsewhere):
     """The server with the outbox's tables, under the alias `spare` in this process."""
+
+    alias = ALIAS
 
     def __init__(self, server: TemporaryServer) -> None:
         self.server = server
         self.url = server.url
-
-    def publish(self, payload: Any = None, *, queue: str, **options: Any) -> int:
-        """Publish in a transaction of its own and return the id."""
-        with transaction.atomic(using=ALIAS):
-            id_ = outbox.publish(payload, queue=queue, using=ALIAS, **options)
-        assert id_ is not None
-        return id_
-
-    def publish_many(self, payloads: list[Any], *, queue: str) -> list[int]:
-        """Publish in a transaction of its own and return the ids."""
-        with transaction.atomic(using=ALIAS):
-            return outbox.publish_many(payloads, queue=queue, using=ALIAS)
 
     def statements(self) -> int:
         """Count the statements of sessions with `log_statement=all` so far."""

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from django.db import connections, transaction
+from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from psycopg import sql
 
-from django_outbox import outbox
 from django_outbox.models import OutboxMessage
+from tests.elsewhere import Elsewhere
 from tests.support import session
 from tests.testapp.models import Order
 
@@ -45,8 +45,10 @@ def before(name: str) -> str:
     return NAMES[position - 1] if position else "zero"
 
 
-class Tables:
+class Tables(Elsewhere):
     """What the database has, and what is done with it."""
+
+    alias = ALIAS
 
     def __init__(self, database: str) -> None:
         self.url = urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{database}").geturl()
@@ -60,16 +62,6 @@ class Tables:
         with connections[ALIAS].cursor() as cursor:
             cursor.execute(statement, params)
             return list(cursor.fetchall()) if cursor.description else []
-
-    def publish(self, payload: Any = None, *, queue: str, **options: Any) -> int:
-        with transaction.atomic(using=ALIAS):
-            id_ = outbox.publish(payload, queue=queue, using=ALIAS, **options)
-        assert id_ is not None
-        return id_
-
-    def publish_many(self, payloads: list[Any], *, queue: str) -> list[int]:
-        with transaction.atomic(using=ALIAS):
-            return outbox.publish_many(payloads, queue=queue, using=ALIAS)
 
     @property
     def waiting(self) -> int:
