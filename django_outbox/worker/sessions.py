@@ -44,13 +44,14 @@ _TRANSACTION_STATE = re.compile(
 )
 
 _own = threading.local()
-"""A handler thread's connections as they are made: Django's own list of them is slow to walk."""
+"""A handler thread's connections, open or not: Django's own list of them is slow to walk."""
 
 
 class SessionStateWatcher:
     """An execute wrapper that notes when a statement changes the state of its session."""
 
     def __init__(self) -> None:
+        self.session: Any = None  # as Django has set it up
         self.touched = False
         self.touched_transaction = False
 
@@ -85,8 +86,11 @@ def watch(connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
     known = getattr(_own, "connections", None)
     if known is not None and connection not in known:
         known.append(connection)
-    if _watcher(connection) is None:
-        connection.execute_wrappers.append(SessionStateWatcher())
+    watcher = _watcher(connection)
+    if watcher is None:
+        watcher = SessionStateWatcher()
+        connection.execute_wrappers.append(watcher)
+    watcher.session = connection.connection
 
 
 def _watcher(connection: BaseDatabaseWrapper) -> SessionStateWatcher | None:
@@ -97,8 +101,15 @@ def _watcher(connection: BaseDatabaseWrapper) -> SessionStateWatcher | None:
 
 
 def begin() -> None:
-    """Prepare a thread that is to run handlers: it has no connections yet."""
+    """Know each connection that this thread, which is to run handlers, may come to open.
+
+    To wait for `connection_created` would not do: Django keeps a session that was cut while it was
+    set up, and no signal tells of it. It would break one message after the other.
+    """
     _own.connections = []
+    for alias in connections:
+        with suppress(Exception):  # a database that is configured wrongly may be of no interest
+            _own.connections.append(connections[alias])
 
 
 def depths() -> dict[str, int]:
@@ -136,11 +147,13 @@ def tidy() -> None:
     for connection in _used():
         watcher = _watcher(connection)
         if (
-            connection.in_atomic_block
+            watcher is None
+            or watcher.session is not connection.connection  # it was not set up to its end
+            or watcher.touched
+            or connection.in_atomic_block
             or connection.closed_in_transaction
             or _in_transaction(connection)
             or not connection.autocommit
-            or (watcher is not None and watcher.touched)
         ):
             discard(connection)
         elif connection.errors_occurred and not _is_fit(connection):
@@ -187,8 +200,8 @@ def forget_all() -> None:
 def discard(connection: BaseDatabaseWrapper) -> None:
     """Drop a connection of this thread with whatever is open on it."""
     storage.discard(connection)
-    with suppress(AttributeError, ValueError):
-        _own.connections.remove(connection)
+    if hasattr(_own, "connections"):
+        begin()
 
 
 def _used() -> list[BaseDatabaseWrapper]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.db import DataError, IntegrityError, connection, connections, transaction
+from pytest_django import DjangoDbBlocker
 
 from django_outbox import outbox, signals
 from django_outbox.models import OutboxMessage
@@ -232,6 +233,39 @@ def test_a_session_killed_between_messages_harms_the_next_ones_not_at_all(
         connection.settings_dict["CONN_MAX_AGE"] = before
 
     assert [attempt for _, attempt in handled] == [1] * concurrency * 4
+
+
+@pytest.fixture
+def latecomer(monkeypatch: pytest.MonkeyPatch, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
+    """Give the alias of the same database for a role of this name, which does not exist yet."""
+    default = connections.databases["default"]
+    options = {**default["OPTIONS"], "assume_role": "outbox_latecomer"}
+    monkeypatch.setitem(connections.databases, "latecomer", {**default, "OPTIONS": options})
+    with django_db_blocker.unblock():
+        yield "outbox_latecomer"
+    with session() as other:
+        other.execute("DROP ROLE IF EXISTS outbox_latecomer")
+
+
+def test_a_session_that_could_not_take_its_role_is_not_used_without_it(latecomer: str) -> None:
+    users: list[Any] = []
+
+    @outbox.handler("orders")
+    def handle(message: outbox.Message[Any]) -> None:
+        try:
+            with connections["latecomer"].cursor() as cursor:
+                cursor.execute("SELECT current_user")
+                users.append(cursor.fetchone()[0])
+        except DataError:
+            users.append(None)
+            with session() as other:
+                other.execute(f"CREATE ROLE {latecomer}")
+
+    publish_many([1, 2])
+    with running(concurrency=1):
+        wait_until(lambda: not OutboxMessage.objects.exists())
+
+    assert users == [None, latecomer]
 
 
 def test_an_operational_error_of_another_system_is_an_ordinary_failure() -> None:

@@ -1,4 +1,4 @@
-"""Connections that stall: given up, and never waited for where others go on."""
+"""Connections that stall or are cut: given up, and never waited for where others go on."""
 
 from __future__ import annotations
 
@@ -6,34 +6,36 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from typing import Any, Self
 
 import pytest
 from django.conf import LazySettings
-from django.db import connections
+from django.db import OperationalError, connections
 from pytest_django import DjangoDbBlocker
 
 from django_outbox import outbox, own_connection, watchdog
 from django_outbox.handlers import Handler
-from django_outbox.models import OutboxMessage
+from django_outbox.models import DeadLetter, OutboxMessage
 from django_outbox.scheduling.running import stand_by
 from django_outbox.worker.loop import Options, Worker
 from tests.process.stage import PATIENCE
-from tests.support import committed, publish, wait_for, wait_until
+from tests.support import committed, publish, publish_many, running, wait_for, wait_until
+from tests.testapp.models import Order
 
 pytestmark = committed
 
 
 class Proxy:
-    """A way to the test database by TCP on which the first `stalling` sessions stall.
+    """A way to the test database by TCP on which the first sessions stall, or are cut.
 
     They do right after their login: what the server says of it is passed on, and then nothing.
     """
 
-    def __init__(self, *, stalling: int) -> None:
+    def __init__(self, *, stalling: int = 0, cutting: int = 0) -> None:
         self._stalling = stalling
+        self._cutting = cutting
         self._server = socket.create_server(("127.0.0.1", 0))
         self._sockets: list[socket.socket] = []
         self.host, self.port = self._server.getsockname()
@@ -55,11 +57,19 @@ class Proxy:
                 client, _ = self._server.accept()
                 server = self._connect()
                 self._sockets += [client, server]
-                stalls, self._stalling = self._stalling > 0, self._stalling - 1
                 up = (client, server, self._copy)
-                down = (server, client, self._copy_the_login if stalls else self._copy)
+                down = (server, client, self._next_way_down())
                 for source, target, copy in (up, down):
                     threading.Thread(target=copy, args=(source, target), daemon=True).start()
+
+    def _next_way_down(self) -> Callable[[socket.socket, socket.socket], None]:
+        if self._cutting > 0:
+            self._cutting -= 1
+            return self._cut_after_the_login
+        if self._stalling > 0:
+            self._stalling -= 1
+            return self._copy_the_login
+        return self._copy
 
     def _connect(self) -> socket.socket:
         params = connections["default"].get_connection_params()
@@ -85,6 +95,12 @@ class Proxy:
                 if kind == b"Z":
                     self.stalled.set()
                     return
+
+    def _cut_after_the_login(self, source: socket.socket, target: socket.socket) -> None:
+        self._copy_the_login(source, target)
+        with suppress(OSError):
+            source.recv(1)  # the answer to what is said first
+            target.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture
@@ -150,6 +166,32 @@ def test_a_connection_that_stalls_right_after_its_login_is_given_up(
         wait_for(proxy.stalled)
         wait_until(lambda: handled == ["waits"])
         wait_until(lambda: not OutboxMessage.objects.exists())
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("swallows", [False, True])
+def test_a_session_that_is_cut_while_django_sets_it_up_does_not_stay_with_its_thread(
+    through: Any, *, swallows: bool
+) -> None:
+    runs: list[tuple[Any, int, int]] = []
+
+    with Proxy(cutting=1) as proxy:
+        alias = through(proxy)
+
+        @outbox.handler("orders", retry=outbox.NoRetry())
+        def handle(message: outbox.Message[Any]) -> None:
+            runs.append((message.payload, message.attempt, message.deliveries_count))
+            with suppress(OperationalError) if swallows else nullcontext():
+                Order.objects.using(alias).create(name=message.payload)
+
+        publish_many(["a", "b", "c"])
+        with running(concurrency=1):
+            wait_until(lambda: not OutboxMessage.objects.exists())
+
+    again = [] if swallows else [("a", 1, 2)]
+    assert sorted(runs) == sorted([("a", 1, 1), ("b", 1, 1), ("c", 1, 1), *again])
+    assert Order.objects.count() == (2 if swallows else 3)
+    assert not DeadLetter.objects.exists()
 
 
 def test_a_scheduler_whose_connection_stalls_gives_it_up_and_leads_on_another(
