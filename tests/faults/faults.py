@@ -297,6 +297,13 @@ def lose_answers(site: Site, chance: Random) -> str:
     return f"requests arrived, and connections broke instead of an answer, for {seconds:.1f} s"
 
 
+@fault("database", "break new sessions")
+def break_new_sessions(site: Site, chance: Random) -> str:
+    seconds = chance.uniform(0.3, 2)
+    _break_network(site, lambda proxy: proxy.deaf(spares_logins=True), seconds)
+    return f"sessions broke at their first statement after the login for {seconds:.1f} s"
+
+
 def _restart_from(site: Site, program: Program, code: Path) -> int | None:
     """Stop a program in good order, wait until it runs this code, and return its exit code."""
     before = program.starts

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Self
 
+READY = b"Z\x00\x00\x00\x05I"
+"""How the server ends its part of a login: it is ready, and no transaction is open."""
+
 
 class Proxy:
     """A way for connections to the server at `path`; what it can do to them lasts for a block."""
@@ -22,6 +25,7 @@ class Proxy:
         self._delay = 0.0
         self._refuses = False
         self._swallows = False
+        self._spares_logins = False
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
         self.port: int = self._listener.getsockname()[1]
@@ -57,8 +61,12 @@ class Proxy:
             self._delay = 0.0
 
     @contextmanager
-    def deaf(self) -> Iterator[None]:
-        """Pass requests on, and break the connection instead of passing on the answer."""
+    def deaf(self, *, spares_logins: bool = False) -> Iterator[None]:
+        """Pass requests on, and break the connection instead of passing on the answer.
+
+        If logins are spared, a new connection gets as far as its first statement.
+        """
+        self._spares_logins = spares_logins
         self._swallows = True
         try:
             yield
@@ -108,13 +116,15 @@ class Proxy:
     def _copy(
         self, source: socket.socket, target: socket.socket, *, is_answer: bool = False
     ) -> None:
+        is_logged_in = False
         try:
             while data := source.recv(65536):
                 self._passing.wait()
                 if self._delay:
                     time.sleep(self._delay)
-                if is_answer and self._swallows:
+                if is_answer and self._swallows and (is_logged_in or not self._spares_logins):
                     break
+                is_logged_in = is_logged_in or data.endswith(READY)
                 target.sendall(data)
         except OSError:
             pass

@@ -11,6 +11,8 @@ TIME_ZONE = "UTC"
 INSTALLED_APPS = ["django_outbox", "tests.faults"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATABASES = {"default": environ.Env().db("DATABASE_URL", default="postgres:///postgres")}
+# So that Django sets each session up, which can break meanwhile.
+DATABASES["default"]["TIME_ZONE"] = "Europe/Berlin"
 OUTBOX = {
     "SCHEDULES": {
         "second": {"spec": "@every 1s", "queue": "scheduled"},

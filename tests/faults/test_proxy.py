@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.proxy import Proxy
+from tests.faults.proxy import READY, Proxy
 
 
 @pytest.fixture
@@ -111,3 +111,15 @@ def test_a_request_whose_answer_is_lost_has_arrived(proxy: Proxy) -> None:
 
         assert has_ended(session)
         assert heard[-1] == b"commit"
+
+
+def test_logins_may_be_spared_when_answers_are_lost(proxy: Proxy) -> None:
+    with proxy.deaf(spares_logins=True):
+        session = socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
+        with session:
+            session.sendall(READY)
+            assert session.recv(1024) == READY
+            session.sendall(b"first statement")
+
+            assert has_ended(session)
+            assert heard[-1] == b"first statement"
