@@ -297,11 +297,16 @@ def lose_answers(site: Site, chance: Random) -> str:
     return f"requests arrived, and connections broke instead of an answer, for {seconds:.1f} s"
 
 
-@fault("database", "break new sessions")
-def break_new_sessions(site: Site, chance: Random) -> str:
-    seconds = chance.uniform(0.3, 2)
-    _break_network(site, lambda proxy: proxy.deaf(spares_logins=True), seconds)
-    return f"sessions broke at their first statement after the login for {seconds:.1f} s"
+@fault("database", "start on a flaky network")
+def start_on_a_flaky_network(site: Site, chance: Random) -> str:
+    seconds = chance.uniform(3, 6)
+    for program in site.fleet.named("worker-"):
+        program.signal(signal.SIGKILL)
+    _break_network(site, Proxy.flaky, seconds)
+    return (
+        f"SIGKILL to workers; connections cut, and for {seconds:.1f} s every other new one broke "
+        "when it was logged in"
+    )
 
 
 def _restart_from(site: Site, program: Program, code: Path) -> int | None:

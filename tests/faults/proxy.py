@@ -25,7 +25,8 @@ class Proxy:
         self._delay = 0.0
         self._refuses = False
         self._swallows = False
-        self._spares_logins = False
+        self._is_flaky = False
+        self._count = 0
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
         self.port: int = self._listener.getsockname()[1]
@@ -61,17 +62,23 @@ class Proxy:
             self._delay = 0.0
 
     @contextmanager
-    def deaf(self, *, spares_logins: bool = False) -> Iterator[None]:
-        """Pass requests on, and break the connection instead of passing on the answer.
-
-        If logins are spared, a new connection gets as far as its first statement.
-        """
-        self._spares_logins = spares_logins
+    def deaf(self) -> Iterator[None]:
+        """Pass requests on, and break the connection instead of passing on the answer."""
         self._swallows = True
         try:
             yield
         finally:
             self._swallows = False
+
+    @contextmanager
+    def flaky(self) -> Iterator[None]:
+        """Break every connection; of the new ones, every other gets no further than its login."""
+        self._is_flaky = True
+        self._close_all()
+        try:
+            yield
+        finally:
+            self._is_flaky = False
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -90,9 +97,15 @@ class Proxy:
                 if self._refuses:
                     client.close()
                 else:
-                    threading.Thread(target=self._join, args=(client,), daemon=True).start()
+                    self._count += 1
+                    is_doomed = self._is_flaky and self._count % 2 == 1
+                    joined = threading.Thread(
+                        target=self._join, args=(client,), kwargs={"is_doomed": is_doomed}
+                    )
+                    joined.daemon = True
+                    joined.start()
 
-    def _join(self, client: socket.socket) -> None:
+    def _join(self, client: socket.socket, *, is_doomed: bool) -> None:
         """Connect a client to the server, and copy until either has had enough."""
         server = socket.socket(socket.AF_UNIX)
         both = (client, server)
@@ -103,7 +116,7 @@ class Proxy:
             server.connect(self._path)
             up = threading.Thread(target=self._copy, args=both, daemon=True)
             up.start()
-            self._copy(server, client, is_answer=True)
+            self._copy(server, client, is_answer=True, is_doomed=is_doomed)
             up.join()
         except OSError:
             pass  # the server is not there, and the client learns it from the end below
@@ -114,7 +127,12 @@ class Proxy:
                 one.close()
 
     def _copy(
-        self, source: socket.socket, target: socket.socket, *, is_answer: bool = False
+        self,
+        source: socket.socket,
+        target: socket.socket,
+        *,
+        is_answer: bool = False,
+        is_doomed: bool = False,
     ) -> None:
         is_logged_in = False
         try:
@@ -122,9 +140,9 @@ class Proxy:
                 self._passing.wait()
                 if self._delay:
                     time.sleep(self._delay)
-                if is_answer and self._swallows and (is_logged_in or not self._spares_logins):
+                if (is_answer and self._swallows) or (is_doomed and is_logged_in):
                     break
-                is_logged_in = is_logged_in or data.endswith(READY)
+                is_logged_in = data.endswith(READY)
                 target.sendall(data)
         except OSError:
             pass
