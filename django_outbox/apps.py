@@ -10,6 +10,6 @@ class DjangoOutboxConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import checks  # noqa: F401
+        from . import checks, database_checks  # noqa: F401
 
         autodiscover_modules("outbox_handlers")

@@ -4,12 +4,14 @@ E001  `OUTBOX` is not a dict
 E002  an unknown setting
 E003  a bad value
 E004  a handler whose message type cannot be resolved
-E005  a table that is not as the migrations made it (only with `check --database ALIAS`)
-E006  a database whose sessions are shared, and its settings do not say so (ditto)
+E005  a table that is not as the migrations made it (`database_checks`, as the next one)
+E006  a database whose sessions are shared, and its settings do not say so
 W001  the database looks pooled, so LISTEN would not work on it
 W002  a handler that `max_deliveries` ends before its strategy does
 W003  the database that messages go to is not PostgreSQL
 W004  a declared schedule publishes to a queue that has no handler
+W005  migrations of ours that a database lacks (`database_checks`, as the next one)
+W006  a database that cannot be looked at
 """
 
 from __future__ import annotations
@@ -22,14 +24,12 @@ from django.apps.config import AppConfig
 from django.conf import settings as django_settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections, router
-from django.db.migrations.recorder import MigrationRecorder
+from django.db import connections
 
 from . import conf, pooled
 from .handlers import Handler, LateDecoder, registry
 from .publishing import default_alias
 from .scheduling.declaring import declarations
-from .schema import find_differences
 
 
 @checks.register()
@@ -133,55 +133,6 @@ def check_database(
             id="django_outbox.W003",
         )
     ]
-
-
-@checks.register(checks.Tags.database)
-def check_schema(
-    app_configs: Sequence[AppConfig] | None,
-    *,
-    databases: Sequence[str] | None = None,
-    **kwargs: Any,
-) -> list[checks.CheckMessage]:
-    """Report what is not as it should be in those of the databases that have our tables."""
-    return [
-        checks.Error(
-            difference.what,
-            hint=f"Mend it with: {difference.mend}",
-            obj=f"the database {alias!r}",
-            id="django_outbox.E005",
-        )
-        for alias in databases or ()
-        if _has_our_tables(alias)
-        for difference in find_differences(alias)
-    ]
-
-
-@checks.register(checks.Tags.database)
-def check_sessions(
-    app_configs: Sequence[AppConfig] | None,
-    *,
-    databases: Sequence[str] | None = None,
-    **kwargs: Any,
-) -> list[checks.CheckMessage]:
-    """Report where a worker would take a session for its own that a pooler gives to others."""
-    given = getattr(django_settings, "OUTBOX", {})
-    if not isinstance(given, dict) or any(name == "LISTEN_DATABASE" for name, _ in conf.problems()):
-        return []
-    return [
-        checks.Error(flaw.what, hint=flaw.mend, id="django_outbox.E006")
-        for alias in databases or ()
-        if _has_our_tables(alias) and (flaw := pooled.flaw(alias))
-    ]
-
-
-def _has_our_tables(alias: str) -> bool:
-    """Tell whether our migrations have been run there; before that there is nothing to check."""
-    connection = connections[alias]
-    if connection.vendor != "postgresql" or not router.allow_migrate("django_outbox", alias):
-        return False
-    return any(
-        app == "django_outbox" for app, _ in MigrationRecorder(connection).applied_migrations()
-    )
 
 
 @checks.register()

@@ -1,4 +1,4 @@
-"""Which of the package's migrations a database lacks."""
+"""Which of the package's migrations a database has, and which it lacks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,19 @@ from django.db.migrations.recorder import MigrationRecorder
 APP = "django_outbox"
 
 
+def has_been_migrated(alias: str) -> bool:
+    """Tell whether any of our migrations has been run there."""
+    return bool(_applied(alias))
+
+
 def missing_migrations(alias: str) -> list[str]:
     """Return our migrations that are on disk and not in the database."""
-    applied = MigrationRecorder(connections[alias]).applied_migrations()
-    return sorted(_on_disk() - {name for app, name in applied if app == APP})
+    return sorted(_on_disk() - _applied(alias))
+
+
+def _applied(alias: str) -> set[str]:
+    recorder = MigrationRecorder(connections[alias])
+    return {name for app, name in recorder.applied_migrations() if app == APP}
 
 
 @cache

@@ -16,6 +16,8 @@ from ..store.storage import require_postgres
 from .comparing import Difference, Found, differences
 from .expected import EXPECTED
 
+COMMAND = "manage.py migrate django_outbox"
+
 
 def validate_schema(using: str | None = None) -> None:
     """Raise `SchemaError` if a table, column, index, CHECK or storage option is not as it should.
@@ -34,6 +36,8 @@ def find_differences(using: str) -> list[Difference]:
     require_postgres(using)
     with connections[using].cursor() as cursor:
         found = _find(cursor)
+    if not found:
+        return [Difference("There are no tables of django_outbox.", COMMAND)]
     return [
         difference
         for name, expected in EXPECTED.items()
@@ -54,6 +58,7 @@ def _find(cursor: Cursor) -> dict[str, Found]:
             checks=checks[table],
             options=options[table],
             triggers=triggers[table],
+            partitioned_by=partitioned_by,
         )
-        for table in store.existing(cursor, tables)
+        for table, partitioned_by in store.existing(cursor, tables).items()
     }

@@ -11,15 +11,24 @@ T = TypeVar("T")
 Found: TypeAlias = dict[str, dict[str, T]]
 """Things by table and by their name."""
 
-EXISTING = """
-SELECT name FROM unnest(%(tables)s::text[]) AS name WHERE to_regclass(quote_ident(name)) IS NOT NULL
+TABLES = """
+SELECT
+    ours,
+    ARRAY(
+        SELECT attname::text
+        FROM pg_partitioned_table
+        JOIN pg_attribute ON attrelid = partrelid AND attnum = ANY(partattrs)
+        WHERE partrelid = to_regclass(quote_ident(ours))
+    )
+FROM unnest(%(tables)s::text[]) AS ours
+WHERE to_regclass(quote_ident(ours)) IS NOT NULL
 """
 
 
-def existing(cursor: Cursor, tables: Sequence[str]) -> set[str]:
-    """Return which of these tables there are, as the search path finds them."""
-    cursor.execute(EXISTING, {"tables": list(tables)})
-    return {row[0] for row in cursor.fetchall()}
+def existing(cursor: Cursor, tables: Sequence[str]) -> dict[str, list[str]]:
+    """Return those of the tables that the search path finds, and what each is partitioned by."""
+    cursor.execute(TABLES, {"tables": list(tables)})
+    return dict(cursor.fetchall())
 
 
 class Column(NamedTuple):

@@ -115,13 +115,8 @@ def test_the_admin_shows_them(letter: DeadLetter, superuser: Client) -> None:
     assert superuser.get("/admin/django_outbox/").status_code == 200
 
 
-def test_the_check_reports_the_primary_key_and_nothing_else(letter: DeadLetter) -> None:
-    with pytest.raises(outbox.SchemaError) as caught:
-        outbox.validate_schema()
-
-    differences: list[Any] = caught.value.differences
-    (difference,) = differences
-    assert difference.what in " ".join(PAGE.read_text().split())
+def test_the_check_finds_nothing_wrong_with_the_wider_primary_key(letter: DeadLetter) -> None:
+    outbox.validate_schema()
 
 
 def test_the_way_back_leaves_the_table_as_it_was(letter: DeadLetter) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.core.management.base import SystemCheckError
 from django.db import connection
+from django.test.runner import DiscoverRunner
 
 from django_outbox import outbox
+from django_outbox.schema.expected import EXPECTED
 
 pytestmark = pytest.mark.django_db
 
@@ -74,7 +77,12 @@ DRIFTS = {
             f"CREATE UNIQUE INDEX django_outbox_message_timer ON {MESSAGE} (queue, timer_id)"
             " WHERE timer_id <> ''"
         ),
-        "DROP INDEX CONCURRENTLY django_outbox_message_timer; CREATE UNIQUE INDEX CONCURRENTLY",
+        (
+            "Mend it with: CREATE UNIQUE INDEX CONCURRENTLY django_outbox_message_timer_new "
+            "ON django_outbox_message USING btree (queue, timer_id) WHERE (timer_id IS NOT NULL);\n"
+            "DROP INDEX CONCURRENTLY django_outbox_message_timer;\n"
+            "ALTER INDEX django_outbox_message_timer_new RENAME TO django_outbox_message_timer;"
+        ),
     ),
     "another order of columns": (
         (
@@ -167,6 +175,18 @@ DRIFTS = {
         f"ALTER TABLE {LETTER} DROP CONSTRAINT django_outbox_dead_letter_pkey",
         "ALTER TABLE django_outbox_dead_letter ADD PRIMARY KEY (id);",
     ),
+    "another primary key": (
+        (
+            f"ALTER TABLE {LETTER} DROP CONSTRAINT django_outbox_dead_letter_pkey,"
+            " ADD PRIMARY KEY (id, failed_at)"
+        ),
+        (
+            "ALTER TABLE django_outbox_dead_letter DROP CONSTRAINT django_outbox_dead_letter_pkey, "
+            "ADD PRIMARY KEY (id);"
+        ),
+    ),
+    "a missing table": ("DROP TABLE django_outbox_worker", "CREATE TABLE django_outbox_worker (id"),
+    "a missing table with numbers": ("DROP TABLE django_outbox_schedule", "CREATE TABLE"),
     "a column that gives no numbers": (
         f"ALTER TABLE {LETTER} ALTER COLUMN id DROP IDENTITY",
         "The column django_outbox_dead_letter.id gives no numbers.",
@@ -184,10 +204,34 @@ def test_a_drift_is_named_with_what_mends_it_and_mending_it_does(statement: str,
     outbox.validate_schema()
 
 
-def test_a_missing_table_is_named_with_the_command_that_makes_it() -> None:
-    run("DROP TABLE django_outbox_lease")
+def test_that_there_are_no_tables_at_all_is_for_migrate_to_mend() -> None:
+    run(f"DROP TABLE {', '.join(EXPECTED)}")
 
-    assert "The table django_outbox_lease is missing. Mend it with: manage.py migrate" in drift()
+    assert drift().endswith(
+        "There are no tables of django_outbox. Mend it with: manage.py migrate django_outbox"
+    )
+
+
+def test_numbers_that_were_lost_begin_beyond_all_that_have_been_given(
+    make_letter: Callable[..., Any],
+) -> None:
+    outbox.publish(2, queue="orders")
+    run(f"ALTER TABLE {MESSAGE} ALTER COLUMN id DROP IDENTITY")
+    make_letter(original_id=50_000)
+
+    mend()
+
+    outbox.validate_schema()
+    assert outbox.publish(3, queue="orders") == 1_000_050_001
+
+
+def test_a_partitioned_table_of_messages_is_named() -> None:
+    run(
+        f"ALTER TABLE {MESSAGE} RENAME TO before",
+        f"CREATE TABLE {MESSAGE} (LIKE before) PARTITION BY LIST (queue)",
+    )
+
+    assert "The table django_outbox_message is partitioned, so claims find nothing" in drift()
 
 
 def test_a_generated_column_that_is_generated_otherwise_is_named() -> None:
@@ -282,3 +326,11 @@ def test_the_system_check_of_the_database_reports_the_same() -> None:
         call_command("check", databases=["default"])
     with suppress(SystemCheckError):
         call_command("check")  # without naming a database none is looked at
+
+
+def test_a_drift_does_not_keep_tests_from_being_run(capsys: pytest.CaptureFixture[str]) -> None:
+    run("DROP INDEX django_outbox_message_claim")
+
+    DiscoverRunner().run_checks(["default"])
+
+    assert "(django_outbox.E005) The index django_outbox_message_claim" in capsys.readouterr().err

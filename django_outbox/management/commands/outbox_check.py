@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from textwrap import indent
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -14,9 +15,9 @@ from ..base import OutboxCommand
 class Command(OutboxCommand):
     help = (
         "Compare the tables in the database with what the migrations make: each missing or "
-        "different column, index, CHECK, storage option and trigger is named with the statement "
-        "that mends it, and the exit code is 1. Nothing is changed, and what you have added is "
-        "left alone."
+        "different column, index, CHECK, storage option and trigger is named with the statements "
+        "that mend it, to be run one by one, and the exit code is 1. Nothing is changed, and what "
+        "you have added is left alone."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -31,7 +32,7 @@ class Command(OutboxCommand):
             self.stdout.write(json.dumps(report, indent=2))
         else:
             for difference in found:
-                self.stdout.write(f"{difference.what}\n    {difference.mend}")
+                self.stdout.write(f"{difference.what}\n{indent(difference.mend, '    ')}")
         if found:
             raise CommandError(f"{len(found):,} difference(s) in the database {alias!r}.")
         if not options["json"] and options["verbosity"] > 0:

@@ -38,7 +38,8 @@ class Lane(NamedTuple):
 # the number itself it would, before the first ANALYZE, read and sort all of a queue.
 # What is picked is locked, so it is changed where it lies: at a look for its id, a planner that
 # takes the table for empty, as it is whenever a worker keeps up, might read all of it. A row that
-# somebody has changed since the statement began lies elsewhere, and is left to the next claim.
+# somebody has changed since the statement began lies elsewhere, and is left to the next claim. ONLY,
+# since rows of two tables share a place, and a site may let an archive inherit from ours.
 CLAIM = """
 WITH picked AS MATERIALIZED (
     SELECT candidate.place
@@ -47,7 +48,7 @@ WITH picked AS MATERIALIZED (
     ) WITH ORDINALITY AS lane (queue, lease_ttl, low_at, low_id, rank)
     CROSS JOIN LATERAL (
         SELECT ctid AS place
-        FROM django_outbox_message
+        FROM ONLY django_outbox_message
         WHERE queue = lane.queue
             AND (next_attempt_at, id) > (
                 LEAST(
@@ -65,7 +66,7 @@ WITH picked AS MATERIALIZED (
     ) AS candidate
     LIMIT %(limit)s
 )
-UPDATE django_outbox_message AS message
+UPDATE ONLY django_outbox_message AS message
 SET lease_token = %(token)s,
     lease_expires_at = clock_timestamp() + interval '1 second'
         * (%(lease_ttls)s::float8[])[array_position(%(queues)s::text[], message.queue::text)],
@@ -136,7 +137,7 @@ SELECT
 FROM unnest(%(queues)s::text[]) AS lane (queue)
 CROSS JOIN LATERAL (
     SELECT next_attempt_at
-    FROM django_outbox_message
+    FROM ONLY django_outbox_message
     WHERE queue = lane.queue
         AND next_attempt_at >=
             CASE WHEN %(since)s::float8 IS NULL THEN '-infinity'
@@ -164,7 +165,7 @@ SELECT lane.queue
 FROM unnest(%(queues)s::text[]) AS lane (queue)
 CROSS JOIN LATERAL (
     SELECT next_attempt_at, id
-    FROM django_outbox_message
+    FROM ONLY django_outbox_message
     WHERE queue = lane.queue
         AND next_attempt_at <= (SELECT clock_timestamp() + %(ahead)s * interval '1 second')
         AND (lease_expires_at IS NULL OR lease_expires_at < (SELECT clock_timestamp()))

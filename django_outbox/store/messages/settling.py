@@ -3,6 +3,9 @@
 Every write matches `id AND lease_token` and returns the ids it has matched. Statements for many
 messages pass over rows that somebody else has locked; `still_held` tells those from the lost.
 
+A site may let another table inherit from that of the messages, an archive say. `ONLY` keeps the
+statements to ours: what has been locked is changed by its place, which rows of two tables share.
+
 They take arrays in the order of the ids: so a row's place in them is found by halving, where
 `array_position` would walk along them, for a twentieth of a busy worker's time.
 """
@@ -29,7 +32,7 @@ _STANDS = f"""
 _UNLOCKED = f"""
 WITH held AS MATERIALIZED (
     SELECT message.ctid AS place
-    FROM django_outbox_message AS message
+    FROM ONLY django_outbox_message AS message
     WHERE {_STANDS}
     FOR UPDATE SKIP LOCKED
 )
@@ -39,7 +42,7 @@ WITH held AS MATERIALIZED (
 # still for that, so it waits a moment at most; the sub-select is a one-time filter, which runs
 # before the first row is locked, and the setting ends with the statement's own transaction.
 COMPLETE = f"""
-DELETE FROM django_outbox_message AS message
+DELETE FROM ONLY django_outbox_message AS message
 WHERE {_STANDS}
     AND (SELECT set_config('lock_timeout', '200ms', true)) IS NOT NULL
 RETURNING message.id
@@ -54,7 +57,7 @@ def complete(cursor: Cursor, leases: Sequence[Lease]) -> set[int]:
 
 COMPLETE_UNLOCKED = f"""
 {_UNLOCKED}
-DELETE FROM django_outbox_message AS message
+DELETE FROM ONLY django_outbox_message AS message
 WHERE message.ctid = ANY (ARRAY(SELECT place FROM held))
 RETURNING message.id
 """
@@ -67,7 +70,7 @@ def complete_unlocked(cursor: Cursor, leases: Sequence[Lease]) -> set[int]:
 
 
 COMPLETE_HERE = f"""
-DELETE FROM django_outbox_message AS message
+DELETE FROM ONLY django_outbox_message AS message
 WHERE {_STANDS}
 RETURNING message.id
 """
@@ -80,7 +83,7 @@ def complete_here(cursor: Cursor, leases: Sequence[Lease]) -> set[int]:
 
 
 COMPLETE_ONE = """
-DELETE FROM django_outbox_message WHERE id = %(id)s AND lease_token = %(token)s RETURNING id
+DELETE FROM ONLY django_outbox_message WHERE id = %(id)s AND lease_token = %(token)s RETURNING id
 """
 
 
@@ -92,7 +95,7 @@ def complete_one(cursor: Cursor, lease: Lease) -> bool:
 
 RETRY = f"""
 {_UNLOCKED}
-UPDATE django_outbox_message AS message
+UPDATE ONLY django_outbox_message AS message
 SET next_attempt_at = clock.now + interval '1 second' * (%(delays)s::float8[])[{_PLACE}],
     attempts_count = LEAST(message.attempts_count, 2147483646) + 1,
     first_attempt_at = COALESCE(message.first_attempt_at, clock.now),
@@ -126,9 +129,13 @@ def retry(cursor: Cursor, leases: Sequence[Lease], failures: Sequence[Again]) ->
 BURY = f"""
 {_UNLOCKED},
 removed AS (
-    DELETE FROM django_outbox_message AS message
+    DELETE FROM ONLY django_outbox_message AS message
     WHERE message.ctid = ANY (ARRAY(SELECT place FROM held))
-    RETURNING message.*, {_PLACE} AS place
+    RETURNING
+        message.id, message.message_id, message.queue, message.payload, message.headers,
+        message.correlation_id, message.ref, message.timer_id, message.created_at,
+        message.first_attempt_at, message.last_attempt_at, message.attempts_count,
+        message.deliveries_count, message.last_error, {_PLACE} AS place
 ),
 burial AS (
     SELECT
@@ -176,7 +183,7 @@ def bury(cursor: Cursor, leases: Sequence[Lease], burials: Sequence[Bury]) -> se
 RELEASE = f"""
 {_UNLOCKED},
 released AS (
-    UPDATE django_outbox_message AS message
+    UPDATE ONLY django_outbox_message AS message
     SET lease_token = NULL,
         lease_expires_at = NULL,
         leased_by = NULL,
@@ -218,7 +225,7 @@ def release(
 
 RENEW = f"""
 {_UNLOCKED}
-UPDATE django_outbox_message AS message
+UPDATE ONLY django_outbox_message AS message
 SET lease_expires_at = clock_timestamp() + interval '1 second'
     * (%(ttls)s::float8[])[{_PLACE}]
 WHERE message.ctid = ANY (ARRAY(SELECT place FROM held))
@@ -235,7 +242,7 @@ def renew(cursor: Cursor, leases: Sequence[Lease], ttls: Sequence[float]) -> set
 
 STILL_HELD = f"""
 SELECT message.id
-FROM django_outbox_message AS message
+FROM ONLY django_outbox_message AS message
 WHERE {_STANDS}
 """
 
@@ -247,7 +254,7 @@ def still_held(cursor: Cursor, leases: Sequence[Lease]) -> set[int]:
 
 
 LOCK = """
-SELECT id FROM django_outbox_message WHERE id = %(id)s AND lease_token = %(token)s FOR UPDATE
+SELECT id FROM ONLY django_outbox_message WHERE id = %(id)s AND lease_token = %(token)s FOR UPDATE
 """
 
 
@@ -259,7 +266,7 @@ def lock(cursor: Cursor, lease: Lease) -> bool:
 
 LOCK_FREE = f"""
 SELECT message.id, message.lease_token::text
-FROM django_outbox_message AS message
+FROM ONLY django_outbox_message AS message
 WHERE {_STANDS}
 FOR UPDATE SKIP LOCKED
 """
