@@ -38,8 +38,8 @@ class Lane(NamedTuple):
 # the number itself it would, before the first ANALYZE, read and sort all of a queue.
 # What is picked is locked, so it is changed where it lies: at a look for its id, a planner that
 # takes the table for empty, as it is whenever a worker keeps up, might read all of it. A row that
-# somebody has changed since the statement began lies elsewhere, and is left to the next claim. ONLY,
-# since rows of two tables share a place, and a site may let an archive inherit from ours.
+# somebody has changed since the statement began lies elsewhere, and is left to the next claim.
+# ONLY, since rows of two tables share a place, and a site may let an archive inherit from ours.
 CLAIM = """
 WITH picked AS MATERIALIZED (
     SELECT candidate.place
