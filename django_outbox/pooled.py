@@ -88,7 +88,7 @@ def _connection(alias: str) -> Iterator[BaseDatabaseWrapper]:
     watchdog.start()
     try:
         connection.ensure_connection()
-        with watchdog.guard(connection.connection.fileno):
+        with watchdog.guard(lambda: connection.connection):
             yield connection
     finally:
         watchdog.stop()

@@ -4,6 +4,10 @@ A peer that has vanished without a word keeps a blocking call waiting for as lon
 The watchdog shuts the socket down at a deadline, which ends the call with an ordinary connection
 error; the kernel does the same for the connections of handlers, whose queries may take their time
 but whose packets must be acknowledged.
+
+A server that is there, and only waits for a lock, would not notice: one session after the other
+would wait with it, and each would carry its statement out in the end, for nobody. So it is told
+first to cancel what it is at.
 """
 
 from __future__ import annotations
@@ -14,16 +18,32 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
+
+Connection: TypeAlias = psycopg.Connection[Any]
+Find: TypeAlias = Callable[[], Connection | None]
 
 PATIENCE = 25.0
 """Seconds that what is guarded may take before its connection is given up."""
 
+CANCELLING = 2.0
+"""Seconds that the server is given to cancel a statement before its connection is shut down."""
+
 HURRIED = 3.0
 """Seconds it is still given when whoever waits for it is to stop."""
+
+
+@dataclass(slots=True, eq=False)
+class Guarded:
+    """A block that is not to take for ever, and whether the watchdog has ended it."""
+
+    find: Find
+    deadline: float
+    is_given_up: bool = False
 
 
 class Watchdog:
@@ -32,7 +52,7 @@ class Watchdog:
     def __init__(self, *, is_hurried: Callable[[], bool] = lambda: False) -> None:
         self.patience = PATIENCE
         self._is_hurried = is_hurried
-        self._guarded: dict[object, tuple[float, Callable[[], int | None]]] = {}
+        self._guarded: dict[int, Guarded] = {}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="outbox-watchdog", daemon=True)
 
@@ -45,17 +65,17 @@ class Watchdog:
         self._stopped.set()
 
     @contextmanager
-    def guard(self, fd: Callable[[], int | None]) -> Iterator[None]:
-        """Shut the socket down if the block takes longer than the patience.
+    def guard(self, find: Find) -> Iterator[Guarded]:
+        """Give the connection up if the block takes longer than the patience.
 
-        `fd` is asked only then, since a connection that is being made has no socket at first.
+        `find` is asked only then, since a connection that is being made is not there at first.
         """
-        key = object()
-        self._guarded[key] = (time.monotonic() + self.patience, fd)
+        guarded = Guarded(find, deadline=time.monotonic() + self.patience)
+        self._guarded[id(guarded)] = guarded
         try:
-            yield
+            yield guarded
         finally:
-            self._guarded.pop(key, None)
+            self._guarded.pop(id(guarded), None)
 
     def _watch(self) -> None:
         hurried_at = inf
@@ -63,20 +83,28 @@ class Watchdog:
             now = time.monotonic()
             if hurried_at == inf and self._is_hurried():
                 hurried_at = now + HURRIED
-            for key, (deadline, fd) in list(self._guarded.items()):
-                if now > min(deadline, hurried_at) and _shut_down(fd):
-                    self._guarded.pop(key, None)
+            for guarded in list(self._guarded.values()):
+                if now > min(guarded.deadline, hurried_at):
+                    _give_up(guarded)
 
 
-def _shut_down(find: Callable[[], int | None]) -> bool:
-    """Shut a socket down; False if there is none yet."""
+def _give_up(guarded: Guarded) -> None:
+    """Have the server cancel what it is at, and shut the socket down, if there is one yet."""
+    raw = guarded.find()
+    if guarded.is_given_up or raw is None or raw.closed:
+        return
+    guarded.is_given_up = True
+    # The server may be as silent to this as to the statement, and not for seconds only.
+    cancelling = threading.Thread(target=_cancel, args=(raw,), daemon=True)
+    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(raw.fileno())) as duplicate:
+        cancelling.start()
+        cancelling.join(CANCELLING)
+        duplicate.shutdown(socket.SHUT_RDWR)
+
+
+def _cancel(raw: Connection) -> None:
     with suppress(OSError, psycopg.Error):
-        fd = find()
-        if fd is None:
-            return False
-        with socket.socket(fileno=os.dup(fd)) as duplicate:
-            duplicate.shutdown(socket.SHUT_RDWR)
-    return True
+        raw.cancel_safe(timeout=CANCELLING)
 
 
 def limit_silence(connection: Any, **kwargs: Any) -> None:

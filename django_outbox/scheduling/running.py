@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import psycopg
 from django.db import (
     DatabaseError,
     InterfaceError,
@@ -272,15 +273,14 @@ class Scheduler:
 
     def _call(self, operation: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Do something with the database; a connection that does not answer breaks."""
-        with self._watchdog.guard(self._socket):
+        with self._watchdog.guard(self._raw):
             if self._connection.connection is None:
                 self._connection.ensure_connection()
                 limit_silence(self._connection)
             return operation(*args, **kwargs)
 
-    def _socket(self) -> int | None:
-        raw = self._connection.connection
-        return None if raw is None else raw.fileno()
+    def _raw(self) -> psycopg.Connection[Any] | None:
+        return self._connection.connection  # type: ignore[no-any-return]
 
     def _disconnect(self) -> None:
         with suppress(DatabaseError):

@@ -284,8 +284,16 @@ def discard(connection: BaseDatabaseWrapper) -> None:
         if (pool := getattr(connection, "pool", None)) is not None:
             with suppress(ValueError, psycopg.Error):
                 pool.putconn(raw)
-    with suppress(AttributeError):
+    if is_own(connection):
         del connections[connection.alias]
+
+
+def is_own(connection: BaseDatabaseWrapper) -> bool:
+    """Tell whether Django has given this thread the connection for its alias.
+
+    It has not if somebody has made one beside it with `connections.create_connection()`.
+    """
+    return connection.alias in connections and connections[connection.alias] is connection
 
 
 def _owner(hook: Callable[[], object]) -> object:

@@ -93,7 +93,7 @@ class Database:
         raw = self.connect()
         for _ in range(_TRIES):
             try:
-                with self._watchdog.guard(self._fd), psycopg.Cursor(raw) as cursor:
+                with self._watchdog.guard(lambda: raw) as guarded, psycopg.Cursor(raw) as cursor:
                     cursor.format = psycopg.pq.Format.BINARY
                     result = operation(cursor, *args, **kwargs)
             except _RETRY_AT_ONCE:
@@ -102,8 +102,9 @@ class Database:
                 self._hold_off(LOCKED_PAUSE)
                 raise RowsLocked from error
             except psycopg.Error as error:
-                if raw.closed or (error.sqlstate or "").startswith(_SESSION_ENDS):
-                    self._drop(error, sent=raw.closed)
+                is_over = guarded.is_given_up or raw.closed
+                if is_over or (error.sqlstate or "").startswith(_SESSION_ENDS):
+                    self._drop(error, sent=is_over)
                 if error.sqlstate in _UNPREPARED and raw.prepare_threshold is not None:
                     self._prepares = False
                     self._drop(error)
@@ -170,7 +171,7 @@ class Database:
 
     def _open(self) -> psycopg.Connection[Any]:
         self._wrapper = wrapper = own_connection(self.alias)
-        with self._watchdog.guard(self._fd):
+        with self._watchdog.guard(lambda: self._raw):
             wrapper.connect()
             raw: psycopg.Connection[Any] = wrapper.connection
             raw.add_notify_handler(lambda notification: self._notified.add(notification.payload))

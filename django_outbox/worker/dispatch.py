@@ -90,7 +90,7 @@ def _handle_atomically(delivery: Delivery, message: Message[Any]) -> Outcome:
 
 
 def call(delivery: Delivery, message: Message[Any]) -> list[OutboxResponse]:
-    """Call the handler, and see that it leaves no transaction open."""
+    """Call the handler, and see that it leaves transactions as they were."""
     before = sessions.depths()
     process = os.getpid()
     try:
@@ -102,6 +102,7 @@ def call(delivery: Delivery, message: Message[Any]) -> list[OutboxResponse]:
     if os.getpid() != process:
         _end_fork(None)
     sessions.refuse_open_transactions(before)
+    sessions.refuse_ended_transactions(before)
     return responses
 
 

@@ -19,6 +19,7 @@ import psycopg
 from django.db import Error as DjangoError
 from django.db import InterfaceError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import TransactionManagementError
 from psycopg.pq import TransactionStatus
 from psycopg.sql import Composable
 
@@ -26,21 +27,28 @@ from ..errors import TransactionLeftOpen
 from ..store import storage
 
 # The server ended the session, is starting or stopping, or has become read-only.
-_GONE = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25006"})
+_GONE = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04", "25006"})
 _GONE_CLASSES = frozenset({"08"})
 
+# What may stand before a statement: no comment can be read in two ways, so that a text full of them
+# is read once.
+_BEGINNING = r"\s*(?:--[^\n]*\n\s*|/\*[^*]*(?:\*(?!/)[^*]*)*\*/\s*)*"
+
 _SESSION_STATE = re.compile(
-    r"(?:^|;)\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*"
+    rf"(?:^|;){_BEGINNING}"
     r"(?:SET\s+(?!LOCAL\b|CONSTRAINTS\b|TRANSACTION\b)|RESET\b|LISTEN\b|PREPARE\b|DO\b|CALL\b"
     r"|CREATE\s+(?:LOCAL\s+|GLOBAL\s+)?TEMP)"
     r"|\bset_config\s*\(|\bpg_(?:try_)?advisory_lock",
-    re.IGNORECASE | re.DOTALL,
+    re.IGNORECASE,
 )
 
-
 _TRANSACTION_STATE = re.compile(
-    r"(?:^|;)\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*SET\s+(?:LOCAL|CONSTRAINTS|TRANSACTION)\b",
-    re.IGNORECASE | re.DOTALL,
+    rf"(?:^|;){_BEGINNING}SET\s+(?:LOCAL|CONSTRAINTS|TRANSACTION)\b", re.IGNORECASE
+)
+
+_TRANSACTION_END = re.compile(
+    rf"{_BEGINNING}(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:WORK\s+|TRANSACTION\s+)?TO\b))\b",
+    re.IGNORECASE,
 )
 
 _own = threading.local()
@@ -54,6 +62,7 @@ class SessionStateWatcher:
         self.session: Any = None  # as Django has set it up
         self.touched = False
         self.touched_transaction = False
+        self.ended_transaction = False
 
     def __call__(
         self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any
@@ -62,6 +71,8 @@ class SessionStateWatcher:
         self.touched = self.touched or _SESSION_STATE.search(text) is not None
         if _TRANSACTION_STATE.search(text):
             self.touched_transaction = True
+        if _TRANSACTION_END.match(text):
+            self.ended_transaction = True
         return execute(sql, params, many, context)
 
 
@@ -84,7 +95,7 @@ def watch(connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
     if not connection.autocommit and not connection.in_atomic_block:
         connection.set_autocommit(True)
     known = getattr(_own, "connections", None)
-    if known is not None and connection not in known:
+    if known is not None and connection not in known and storage.is_own(connection):
         known.append(connection)
     watcher = _watcher(connection)
     if watcher is None:
@@ -128,6 +139,17 @@ def refuse_open_transactions(before: dict[str, int]) -> None:
             )
 
 
+def refuse_ended_transactions(before: dict[str, int]) -> None:
+    """Raise `TransactionManagementError` if a statement has ended a transaction open before."""
+    for connection in _used():
+        watcher = _watcher(connection)
+        if before.get(connection.alias) and watcher is not None and watcher.ended_transaction:
+            raise TransactionManagementError(
+                f"The handler ended the transaction on {connection.alias!r} that its message is "
+                "removed in. To undo what an atomic handler has written, raise an exception."
+            )
+
+
 def session_gone(exception: BaseException) -> bool:
     """Tell whether the exception comes from a session of this thread that the server has ended."""
     return any(isinstance(error, DjangoError) and _says_gone(error) for error in _chain(exception))
@@ -160,6 +182,7 @@ def tidy() -> None:
             connection.close()
         if watcher is not None:
             watcher.touched_transaction = False  # that has ended with the transaction
+            watcher.ended_transaction = False
         connection.errors_occurred = False
         if connection.queries_log:
             connection.queries_log.clear()

@@ -50,6 +50,20 @@ def test_writes_publishes_and_the_removal_commit_together() -> None:
     assert list(queues) == ["invoices", "labels"]
 
 
+@pytest.mark.parametrize("statement", ["ROLLBACK", "-- that will do\nCOMMIT;"])
+def test_a_handler_that_ends_the_transaction_by_hand_has_failed(statement: str) -> None:
+    @outbox.handler("orders", atomic=True, retry=HOUR)
+    def handle(message: outbox.Message[Any]) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    id_ = publish()
+    drain()
+
+    assert message_row(id_).attempts_count == 1
+    assert "ended the transaction on 'default'" in str(message_row(id_).last_error)
+
+
 @pytest.mark.parametrize("error", [ValueError("no"), outbox.Retry(delay=3600), SystemExit(1)])
 def test_a_failure_rolls_all_of_it_back_and_counts(error: BaseException) -> None:
     @outbox.handler("orders", atomic=True, retry=HOUR)

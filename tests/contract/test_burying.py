@@ -386,3 +386,22 @@ def test_a_replayed_letter_has_a_fresh_budget_and_the_same_message_id() -> None:
     assert runs == [1, 2, 3, 1, 2, 3, 1]
     assert not OutboxMessage.objects.exists()
     assert not DeadLetter.objects.exists()
+
+
+NAMES = ("place", "reason", "attempted", "error", "exception_class", "fingerprint", "now")
+
+
+def test_a_column_that_a_site_has_added_is_in_no_burials_way() -> None:
+    outbox.handler("orders", retry=outbox.NoRetry())(fail)
+    columns = ", ".join(f"ADD COLUMN {name} integer DEFAULT 1" for name in NAMES)
+    with session() as own:
+        own.execute(f"ALTER TABLE django_outbox_message {columns}")
+    try:
+        id_ = publish()
+        drain()
+    finally:
+        with session() as own:
+            columns = ", ".join(f"DROP COLUMN {name}" for name in NAMES)
+            own.execute(f"ALTER TABLE django_outbox_message {columns}")
+
+    assert letter_of(id_).failure_reason == "retry_terminal"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
@@ -733,3 +733,42 @@ def test_a_lease_stolen_in_the_middle_of_a_renewal_is_not_renewed_and_one_only_c
 
     assert renewed == {ids[2]}
     assert standing == {ids[1], ids[2]}
+
+
+# What a site adds
+
+
+@pytest.fixture
+def archive() -> Iterator[None]:
+    """A table of a site's that inherits from that of the messages."""
+    with session() as own:
+        own.execute("CREATE TABLE archive () INHERITS (django_outbox_message)")
+        yield
+        own.execute("DROP TABLE archive")
+
+
+@pytest.mark.usefixtures("archive")
+def test_rows_of_a_table_that_inherits_are_neither_claimed_nor_settled() -> None:
+    with session() as own:
+        own.execute(
+            "INSERT INTO archive (id, queue, payload)"
+            " SELECT n, CASE WHEN n % 2 = 0 THEN 'orders' ELSE 'labels' END, '0'"
+            " FROM generate_series(1, 100) AS n"
+        )
+        before = own.execute("SELECT * FROM archive ORDER BY id").fetchall()
+    fates = [outbox.Reject("no"), outbox.Retry(delay=0), None]
+    handled: list[Any] = []
+
+    @outbox.handler("orders")
+    def handle(message: outbox.Message[Any]) -> None:
+        handled.append(message.payload)
+        if fate := fates[message.payload % 3] if message.attempt == 1 else None:
+            raise fate
+
+    publish_many(list(range(1, 61)))
+    drain()
+    drain()
+
+    assert sorted(handled) == sorted([*range(1, 61), *range(1, 61, 3)])
+    with session() as own:
+        assert own.execute("SELECT * FROM archive ORDER BY id").fetchall() == before

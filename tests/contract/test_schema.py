@@ -331,6 +331,6 @@ def test_the_system_check_of_the_database_reports_the_same() -> None:
 def test_a_drift_does_not_keep_tests_from_being_run(capsys: pytest.CaptureFixture[str]) -> None:
     run("DROP INDEX django_outbox_message_claim")
 
-    DiscoverRunner().run_checks(["default"])
+    DiscoverRunner().run_checks({"default"})
 
     assert "(django_outbox.E005) The index django_outbox_message_claim" in capsys.readouterr().err

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -175,8 +177,24 @@ def write_while_read_only() -> None:
         cursor.execute("CREATE TABLE forbidden (id int)")
 
 
+def outlive_the_transaction_timeout() -> None:
+    if connection.cursor().connection.info.server_version < 170000:
+        pytest.skip("PostgreSQL has it from 17 on")
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL transaction_timeout = '50ms'")
+        cursor.execute("SELECT pg_sleep(10)")
+
+
 @pytest.mark.parametrize("atomic", [False, True])
-@pytest.mark.parametrize("lose", [terminate_own_session, close_own_session, write_while_read_only])
+@pytest.mark.parametrize(
+    "lose",
+    [
+        terminate_own_session,
+        close_own_session,
+        write_while_read_only,
+        outlive_the_transaction_timeout,
+    ],
+)
 def test_a_lost_session_charges_no_attempt_and_the_delivery_counts(
     *, lose: Any, atomic: bool
 ) -> None:
@@ -294,6 +312,43 @@ def test_the_statement_timeout_of_a_handler_is_an_ordinary_failure() -> None:
     row = message_row(id_)
     assert row.attempts_count == 1
     assert "statement timeout" in (row.last_error or "")
+
+
+def test_connections_that_a_handler_makes_are_its_own_affair() -> None:
+    pids: set[int] = set()
+    made: list[weakref.ref[Any]] = []
+
+    @outbox.handler("orders")
+    def handle(message: outbox.Message[Any]) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            pids.add(cursor.fetchone()[0])
+        other = connections.create_connection("default")
+        with other.cursor() as cursor:
+            cursor.execute("SET statement_timeout = '1min'")
+        other.close()
+        made.append(weakref.ref(other))
+
+    publish_many(list(range(10)))
+    with running(concurrency=1):
+        wait_until(lambda: not OutboxMessage.objects.exists())
+        gc.collect()
+        left = [ref for ref in made if ref() is not None]
+
+    assert len(pids) == 1
+    assert left == []
+
+
+def test_a_statement_behind_many_comments_holds_nobody_up() -> None:
+    @outbox.handler("orders")
+    def handle(message: outbox.Message[Any]) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("/* sorted by hand */ " * 1000 + "SELECT 1")
+
+    publish()
+    drain()
+
+    assert not OutboxMessage.objects.exists()
 
 
 def test_a_handler_thread_uses_one_connection_for_message_after_message() -> None:

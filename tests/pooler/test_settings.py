@@ -13,7 +13,7 @@ from django.conf import LazySettings
 from django.core.checks import CheckMessage
 from django.core.management import CommandError, call_command
 
-from django_outbox import checks, handlers, outbox, pooled
+from django_outbox import checks, database_checks, handlers, outbox, pooled
 from django_outbox.management.commands import outbox_worker
 from tests.pooler.bouncer import CLEAN, Bouncer
 from tests.pooler.site import ALIAS, Site
@@ -43,7 +43,7 @@ def work(alias: str) -> None:
 
 def found(alias: str) -> list[CheckMessage]:
     """Return what `check --database` has to say of the database's sessions."""
-    return checks.check_sessions(None, databases=[alias])
+    return database_checks.check_sessions(None, databases=[alias])
 
 
 @pytest.mark.parametrize("bouncer", [{"sessions": 1}, {"sessions": 2}], indirect=True)

@@ -21,7 +21,7 @@ from django_outbox.models import DeadLetter, OutboxMessage
 from django_outbox.scheduling.running import stand_by
 from django_outbox.worker.loop import Options, Worker
 from tests.process.stage import PATIENCE
-from tests.support import committed, publish, publish_many, running, wait_for, wait_until
+from tests.support import committed, publish, publish_many, running, session, wait_for, wait_until
 from tests.testapp.models import Order
 
 pytestmark = committed
@@ -210,6 +210,33 @@ def test_a_scheduler_whose_connection_stalls_gives_it_up_and_leads_on_another(
             stop.stop()
             thread.join(PATIENCE)
     assert not thread.is_alive()
+
+
+WAITING = """
+SELECT pid FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock' AND wait_event = 'relation'
+"""
+"""The sessions that wait for a lock on a table."""
+
+
+def test_what_waits_for_a_locked_table_is_cancelled_when_it_is_given_up(handled: list[Any]) -> None:
+    publish("waits")
+    seen: set[int] = set()
+
+    with session() as direct, session() as migration:
+
+        def waiting() -> list[int]:
+            pids = [pid for (pid,) in direct.execute(WAITING).fetchall()]
+            seen.update(pids)
+            return pids
+
+        migration.execute("BEGIN")
+        migration.execute("LOCK TABLE django_outbox_message IN ACCESS EXCLUSIVE MODE")
+        with Running("default", handled):
+            wait_until(lambda: waiting() and len(seen) == 3)
+            wait_until(lambda: len(waiting()) == 1)
+            migration.execute("COMMIT")
+            wait_until(lambda: handled == ["waits"])
 
 
 def test_a_listener_that_stalls_after_its_login_holds_nothing_up(
