@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import OperationalError
+from django.db import OperationalError, router
 from django.db.migrations.operations import RunSQL
+from django.db.migrations.operations.base import Operation
 
 LOCK_NOT_AVAILABLE = "55P03"
 
@@ -38,30 +39,97 @@ class PostgresSQL(RunSQL):
                 super().database_backwards(app_label, schema_editor, from_state, to_state)
 
 
-class ConcurrentSQL(PostgresSQL):
-    """Run statements with `CONCURRENTLY` one by one, for a migration that is not atomic.
+DEFINITION = """
+SELECT
+    CASE WHEN indisvalid AND indisready
+        THEN substring(pg_get_indexdef(indexrelid) FROM ' USING (.*)$')
+        ELSE ''
+    END
+FROM pg_index
+WHERE indexrelid = to_regclass(%s)
+"""
 
-    Inside of a transaction that somebody has opened around it, as tests do, they go without the
-    word, which PostgreSQL refuses there.
+SCHEMA = """
+SELECT quote_ident(nspname)
+FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+WHERE pg_class.oid = to_regclass(%s)
+"""
+
+
+class ReplaceIndex(Operation):
+    """Make an index anew beside the one of the same name, which goes last, `CONCURRENTLY`.
+
+    For a migration that is not atomic. One that was interrupted is run again, and goes on with what
+    it has made. `before` and `after` are what stands behind USING in PostgreSQL's own definition.
+    In a transaction that somebody has opened around it, as tests do, it goes without CONCURRENTLY.
     """
+
+    reduces_to_sql = True
+    reversible = True
+
+    def __init__(self, model_name: str, table: str, name: str, *, before: str, after: str) -> None:
+        self.model_name = model_name
+        self.table = table
+        self.name = name
+        self.before = before
+        self.after = after
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        """Leave the state to other operations."""
 
     def database_forwards(
         self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
     ) -> None:
-        fitted = PostgresSQL(_fit(self.sql, schema_editor), hints=self.hints)
-        fitted.database_forwards(app_label, schema_editor, from_state, to_state)
+        self._replace(app_label, schema_editor, self.after)
 
     def database_backwards(
         self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
     ) -> None:
-        fitted = PostgresSQL(_fit(self.reverse_sql, schema_editor), hints=self.hints)
-        fitted.database_forwards(app_label, schema_editor, from_state, to_state)
+        self._replace(app_label, schema_editor, self.before)
+
+    def describe(self) -> str:
+        return f"Make the index {self.name} anew"
+
+    def _replace(self, app_label: str, editor: Any, definition: str) -> None:
+        connection = editor.connection
+        is_ours = router.allow_migrate(connection.alias, app_label, model_name=self.model_name)
+        if connection.vendor != "postgresql" or not is_ours:
+            return
+        concurrently = "" if connection.in_atomic_block else "CONCURRENTLY "
+        # Other schemas on the search path may have an outbox as well.
+        prefix = _schema(editor, self.table)
+        new = f"{self.name}_new"
+        with _not_waiting(editor):
+            found = _definition(editor, prefix + new)
+            if found != definition:
+                if found is not None:
+                    editor.execute(f"DROP INDEX {concurrently}{prefix}{new}")
+                editor.execute(
+                    f"CREATE INDEX {concurrently}{new} ON {prefix}{self.table} USING {definition}"
+                )
+            editor.execute(f"DROP INDEX {concurrently}IF EXISTS {prefix}{self.name}")
+            editor.execute(f"ALTER INDEX {prefix}{new} RENAME TO {self.name}")
 
 
-def _fit(statements: Any, schema_editor: Any) -> tuple[str, ...]:
-    if not schema_editor.connection.in_atomic_block:
-        return tuple(statements)
-    return tuple(statement.replace(" CONCURRENTLY", "") for statement in statements)
+def _schema(editor: Any, table: str) -> str:
+    """Return the schema of a table as it stands before a name; nothing where SQL is only shown."""
+    row = _row(editor, SCHEMA, table)
+    return "" if row is None else f"{row[0]}."
+
+
+def _definition(editor: Any, index: str) -> str | None:
+    """Return how an index is defined, '' if it is not valid; None if there is none."""
+    row = _row(editor, DEFINITION, index)
+    return None if row is None else str(row[0])
+
+
+def _row(editor: Any, query: str, name: str) -> tuple[Any, ...] | None:
+    if editor.collect_sql:
+        return None
+    with editor.connection.cursor() as cursor:
+        cursor.execute(query, [name])
+        row: tuple[Any, ...] | None = cursor.fetchone()
+    return row
 
 
 @contextmanager

@@ -4,29 +4,7 @@ from __future__ import annotations
 
 from django.db import migrations, models
 
-from django_outbox.migration_operations import ConcurrentSQL
-
-# The predicate holds for every row. A statement that says nothing of the queue, as all do that look
-# for ids, cannot prove it and so goes along the primary key, whatever the planner thinks.
-FORWARDS = (
-    "DROP INDEX CONCURRENTLY IF EXISTS django_outbox_message_claim_new",  # of an interrupted run
-    """
-    CREATE INDEX CONCURRENTLY django_outbox_message_claim_new
-        ON django_outbox_message (queue, next_attempt_at, id) WHERE queue IS NOT NULL
-    """,
-    "DROP INDEX CONCURRENTLY IF EXISTS django_outbox_message_claim",
-    "ALTER INDEX django_outbox_message_claim_new RENAME TO django_outbox_message_claim",
-)
-
-BACKWARDS = (
-    "DROP INDEX CONCURRENTLY IF EXISTS django_outbox_message_claim_new",
-    """
-    CREATE INDEX CONCURRENTLY django_outbox_message_claim_new
-        ON django_outbox_message (queue, next_attempt_at, id)
-    """,
-    "DROP INDEX CONCURRENTLY IF EXISTS django_outbox_message_claim",
-    "ALTER INDEX django_outbox_message_claim_new RENAME TO django_outbox_message_claim",
-)
+from django_outbox.migration_operations import ReplaceIndex
 
 
 class Migration(migrations.Migration):
@@ -35,9 +13,19 @@ class Migration(migrations.Migration):
     dependencies = [("django_outbox", "0004_storage")]
 
     operations = [
-        ConcurrentSQL(
-            FORWARDS,
-            BACKWARDS,
+        migrations.SeparateDatabaseAndState(
+            database_operations=[
+                # The predicate holds for every row. A statement that says nothing of the queue, as
+                # all do that look for ids, cannot prove it and so goes along the primary key,
+                # whatever the planner thinks.
+                ReplaceIndex(
+                    "outboxmessage",
+                    "django_outbox_message",
+                    "django_outbox_message_claim",
+                    before="btree (queue, next_attempt_at, id)",
+                    after="btree (queue, next_attempt_at, id) WHERE (queue IS NOT NULL)",
+                ),
+            ],
             state_operations=[
                 migrations.RemoveIndex(
                     model_name="outboxmessage", name="django_outbox_message_claim"
@@ -51,6 +39,5 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-            hints={"model_name": "outboxmessage"},
         ),
     ]

@@ -208,3 +208,44 @@ def test_one_that_was_interrupted_while_it_built_an_index_is_run_again(tables: T
     tables.migrate("0005_claim_index")
 
     outbox.validate_schema(using=ALIAS)
+
+
+CLAIM = "django_outbox_message_claim"
+BUILD = f"CREATE INDEX {CLAIM}_new ON django_outbox_message (queue, next_attempt_at, id)"
+
+
+@pytest.mark.parametrize(("predicate", "is_kept"), [("WHERE queue IS NOT NULL", True), ("", False)])
+def test_an_index_that_an_interrupted_run_has_made_is_kept_if_it_is_the_one(
+    tables: Tables, predicate: str, *, is_kept: bool
+) -> None:
+    tables.migrate("0004_storage")
+    tables.query(f"{BUILD} {predicate}")
+    ((made,),) = tables.query(f"SELECT '{CLAIM}_new'::regclass::oid")
+    tables.query(f"DROP INDEX {CLAIM}")
+
+    tables.migrate("0005_claim_index")
+
+    ((now,),) = tables.query(f"SELECT '{CLAIM}'::regclass::oid")
+    assert (now == made) is is_kept
+    outbox.validate_schema(using=ALIAS)
+
+
+@pytest.mark.parametrize("lost", [CLAIM, "nothing"])
+def test_the_indexes_of_another_schema_on_the_path_are_left_alone(
+    tables: Tables, lost: str
+) -> None:
+    tables.migrate("0004_storage")
+    tables.query("CREATE SCHEMA tenant")
+    tables.query("CREATE TABLE tenant.django_outbox_message (LIKE django_outbox_message)")
+    for name in (CLAIM, f"{CLAIM}_new"):
+        tables.query(f"CREATE INDEX {name} ON tenant.django_outbox_message (queue)")
+    tables.query("CREATE SCHEMA ours")
+    tables.query("ALTER TABLE django_outbox_message SET SCHEMA ours")
+    tables.query(f"DROP INDEX IF EXISTS ours.{lost}")
+    tables.query("SET search_path = ours, tenant, public")
+
+    tables.migrate("0005_claim_index")
+
+    left = "SELECT indexname FROM pg_indexes WHERE schemaname = 'tenant' ORDER BY 1"
+    assert tables.query(left) == [(CLAIM,), (f"{CLAIM}_new",)]
+    outbox.validate_schema(using=ALIAS)
