@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from .. import retries
+from .. import retries, signals
 from ..errors import InvalidPayload, LeaseLost
 from ..handlers import Reject, Retry
 from ..messages import (
@@ -148,7 +148,10 @@ def failed(delivery: Delivery, error: BaseException) -> Outcome:
     delay = _delay(delivery, error)
     if delay is None:
         return _buried(delivery, "retry_terminal", error)
-    return Again(delay=delay, exception=error, error=failures.describe(error).text)
+    text = failures.describe(error).text
+    if not signals.message_retried.receivers:
+        failures.let_go(error)  # thousands may wait to be settled
+    return Again(delay=delay, exception=error, error=text)
 
 
 def _delay(delivery: Delivery, error: BaseException) -> float | None:

@@ -60,6 +60,18 @@ def to_log(exception: BaseException | None) -> ExcInfo | None:
     return type(exception), exception, _from_handler(exception)
 
 
+def let_go(exception: BaseException | None) -> None:
+    """Let go of what the frames of an exception hold: the locals of a handler may be large.
+
+    Frames refer to each other and to the outcome, so nothing else would but the garbage collector.
+    """
+    seen: set[int] = set()
+    while exception is not None and id(exception) not in seen:
+        seen.add(id(exception))
+        traceback.clear_frames(exception.__traceback__)
+        exception = exception.__cause__ or exception.__context__
+
+
 def fingerprint(queue: str, reason: str, failure: Failure | None) -> str:
     """Return what letters of one cause have in common: queue, reason, class and place."""
     parts = [queue, reason]

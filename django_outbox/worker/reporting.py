@@ -83,6 +83,7 @@ class Reporter:
                 exc_info=failures.to_log(exception),
                 extra={"event": "failed_after_ack", **self._extra(delivery)},
             )
+            failures.let_go(exception)
         self.settled(delivery, SETTLED)
 
     def lost(self, deliveries: Sequence[Delivery], phase: str) -> None:
@@ -163,7 +164,10 @@ class Reporter:
         self._send(signals.message_released, delivery, exception=outcome.exception)
 
     def _send(self, signal: Signal, delivery: Delivery, **what: Any) -> None:
+        """Send a signal from a handler thread; the last to be told of an exception."""
+        exception = what.get("exception")
         if not signal.receivers:
+            failures.let_go(exception)
             return
 
         def send() -> None:
@@ -174,6 +178,7 @@ class Reporter:
                 duration=delivery.duration,
                 **what,
             )
+            failures.let_go(exception)
 
         self._submit(send)
 

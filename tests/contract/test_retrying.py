@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
+import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any, NoReturn
 
 import pytest
 from django.conf import LazySettings
 
-from django_outbox import outbox
+from django_outbox import outbox, signals
 from django_outbox.models import OutboxMessage
 from tests.support import (
     committed,
@@ -20,6 +23,7 @@ from tests.support import (
     make_due,
     message_row,
     publish,
+    publish_many,
     running,
     session,
     wait_until,
@@ -491,3 +495,46 @@ def test_a_poisoned_message_does_not_hog_the_queue() -> None:
         wait_until(lambda: order.count("good") == 999)
 
     assert order[:100].count("poison") <= 10
+
+
+class Held:
+    """What a handler has in hand."""
+
+
+@pytest.mark.parametrize("listens", [False, True])
+@pytest.mark.parametrize("retry", [HOUR, outbox.NoRetry()])
+def test_what_a_handler_held_when_it_failed_is_let_go_without_the_garbage_collector(
+    retry: outbox.RetryStrategy, *, listens: bool
+) -> None:
+    held: list[weakref.ref[Held]] = []
+    told: list[bool] = []
+
+    def tell(**what: Any) -> None:
+        told.append(any(ref() for ref in held))
+
+    def book(reply: Held) -> NoReturn:
+        try:
+            raise KeyError("n")  # noqa: TRY301
+        except KeyError as error:
+            raise ValueError("no such order") from error
+
+    @outbox.handler("orders", retry=retry)
+    def handle(message: outbox.Message[Any]) -> None:
+        reply = Held()
+        held.append(weakref.ref(reply))
+        book(reply)
+
+    publish_many([1, 2, 3])
+    gc.disable()
+    try:
+        with ExitStack() as stack:
+            if listens:
+                for signal in (signals.message_retried, signals.message_buried):
+                    signal.connect(tell)
+                    stack.callback(signal.disconnect, tell)
+            drain()
+        assert told == ([True] * 3 if listens else [])
+        assert [ref for ref in held if ref() is not None] == []
+    finally:
+        gc.enable()
+    assert len(held) == 3
