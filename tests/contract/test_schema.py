@@ -15,6 +15,7 @@ from django.db import connection
 from django.test.runner import DiscoverRunner
 
 from django_outbox import outbox
+from django_outbox.database_checks import check_schema
 from django_outbox.schema.expected import EXPECTED
 
 pytestmark = pytest.mark.django_db
@@ -334,3 +335,15 @@ def test_a_drift_does_not_keep_tests_from_being_run(capsys: pytest.CaptureFixtur
     DiscoverRunner().run_checks({"default"})
 
     assert "(django_outbox.E005) The index django_outbox_message_claim" in capsys.readouterr().err
+
+
+def test_who_may_not_see_the_migrations_is_told_that_nothing_was_checked() -> None:
+    run("CREATE ROLE outbox_nobody", "SET LOCAL ROLE outbox_nobody")
+
+    (warning,) = check_schema(None, databases=["default"])
+
+    assert warning.id == "django_outbox.W006"
+    assert warning.msg == (
+        "The outbox in the database 'default' cannot be checked: "
+        "permission denied for table django_migrations"
+    )
