@@ -23,8 +23,10 @@ LOGGED = {
 }
 
 _MESSAGE = re.compile(r"(?:statement|execute [^:]*): (.*)", re.DOTALL)
-_WRITES = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM)\s+\"?((?:django_outbox|bench)_\w+)")
-_READS = re.compile(r"\b(?:FROM|JOIN)\s+\"?((?:django_outbox|bench)_\w+)")
+_WRITES = re.compile(
+    r"\b(INSERT INTO|UPDATE|DELETE FROM)\s+(?:ONLY\s+)?\"?((?:django_outbox|bench)_\w+)"
+)
+_READS = re.compile(r"\b(?:FROM|JOIN)\s+(?:ONLY\s+)?\"?((?:django_outbox|bench)_\w+)")
 
 PRESENCE = ("worker", "counter")
 """Tables written every ten seconds, whatever is measured: the clock decides how often."""

@@ -101,8 +101,7 @@ def call(delivery: Delivery, message: Message[Any]) -> list[OutboxResponse]:
         raise
     if os.getpid() != process:
         _end_fork(None)
-    sessions.refuse_open_transactions(before)
-    sessions.refuse_ended_transactions(before)
+    sessions.refuse_changed_transactions(before)
     return responses
 
 

@@ -128,8 +128,12 @@ def depths() -> dict[str, int]:
     return {connection.alias: _depth(connection) for connection in _used()}
 
 
-def refuse_open_transactions(before: dict[str, int]) -> None:
-    """Raise `TransactionLeftOpen` if a connection is deeper in transactions than before."""
+def refuse_changed_transactions(before: dict[str, int]) -> None:
+    """See that a handler has left transactions as they were.
+
+    Raises `TransactionLeftOpen` if a connection is deeper in transactions than before, and
+    `TransactionManagementError` if a statement has ended a transaction that was open before.
+    """
     for connection in _used():
         depth = before.get(connection.alias, 0)
         if _depth(connection) > depth or (depth == 0 and _in_transaction(connection)):
@@ -137,13 +141,8 @@ def refuse_open_transactions(before: dict[str, int]) -> None:
                 f"The handler returned with a transaction open on {connection.alias!r}; what it "
                 "wrote there is rolled back. Close the block, or commit, before returning."
             )
-
-
-def refuse_ended_transactions(before: dict[str, int]) -> None:
-    """Raise `TransactionManagementError` if a statement has ended a transaction open before."""
-    for connection in _used():
         watcher = _watcher(connection)
-        if before.get(connection.alias) and watcher is not None and watcher.ended_transaction:
+        if depth and watcher is not None and watcher.ended_transaction:
             raise TransactionManagementError(
                 f"The handler ended the transaction on {connection.alias!r} that its message is "
                 "removed in. To undo what an atomic handler has written, raise an exception."
