@@ -216,15 +216,18 @@ class DjangoStorage:
         return connections[self.alias].cursor()
 
 
-def fence_many(alias: str, leases: Sequence[Lease]) -> set[Lease]:
-    """Keep leases from changing where `DjangoStorage.fence` would, and return them.
+def fence_if_free(alias: str, lease: Lease) -> bool:
+    """Keep a lease from changing where `DjangoStorage.fence` would.
 
-    Those that are lost, or whose row is locked, are left out where that is looked at.
+    Returns False if it is looked at, and is lost or its row is locked.
     """
-    with connections[alias].cursor() as cursor:
-        if not _sees_only_its_snapshot(connections[alias].connection, cursor):
-            return set(leases)
-        return messages.lock_free(cursor, leases)
+    connection = connections[alias]
+    if _snapshots.get(connection.connection) is False:
+        return True  # as a rule, and spares a cursor for each message
+    with connection.cursor() as cursor:
+        if not _sees_only_its_snapshot(connection.connection, cursor):
+            return True
+        return messages.lock_free(cursor, lease)
 
 
 def complete_many(alias: str, leases: Sequence[Lease]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from ..messages import Outcome, Release
 from . import failures, sessions
@@ -22,10 +22,8 @@ PAUSE_AFTER_FAULT = 60.0
 
 def attempt(delivery: Delivery, run: Callable[[Delivery], Outcome]) -> Outcome:
     """Deliver the message by itself, unless its lease has run out, and return how it ended."""
-    now = time.monotonic()
-    if delivery.lost or now >= delivery.lease_ends_at:
+    if not _begin(delivery):
         return Release(refund=True)  # it could not be renewed; another may have it by now
-    delivery.started_at = now
     try:
         sessions.prepare()
         return run(delivery)
@@ -41,36 +39,50 @@ def attempt(delivery: Delivery, run: Callable[[Delivery], Outcome]) -> Outcome:
 
 
 def attempt_together(
-    batch: Sequence[Delivery], *, goes_on: Callable[[], bool]
+    first: Delivery, take: Callable[[], Delivery | None]
 ) -> dict[Delivery, Outcome]:
-    """Deliver in one transaction; what is missing in the answer is to be delivered again.
+    """Deliver in one transaction what `take` gives, until it gives nothing or time is over.
 
-    No further message begins when `goes_on` says no.
+    Those that are missing in the answer are to be delivered again, by themselves.
     """
+    taken = [first]
     ends_at = time.monotonic() + LONGEST_BATCH
 
-    def begin(delivery: Delivery) -> bool:
-        now = time.monotonic()
-        if delivery.lost or now >= delivery.lease_ends_at:
-            delivery.part()  # to be released by itself
-        if delivery.apart or now >= ends_at or not goes_on():
-            return False
-        delivery.started_at = now
-        return True
+    def join() -> Delivery | None:
+        mate = take() if time.monotonic() < ends_at else None
+        if mate is None:
+            return None
+        taken.append(mate)
+        if _begin(mate):
+            return mate
+        mate.part()  # to be released by itself
+        return None
 
+    if not _begin(first):
+        first.part()
+        return {}
     try:
         sessions.prepare()
-        return deliver_together(batch, begin)
+        return deliver_together(first, join)
     except BaseException as error:
         logger.error(
             "%d messages could not be delivered together, so each is by itself: %s",
-            len(batch),
+            len(taken),
             type(error).__name__,
             exc_info=failures.to_log(error),
         )
-        for delivery in batch:
+        for delivery in taken:
             delivery.part()
         return {}
+
+
+def _begin(delivery: Delivery) -> bool:
+    """Note that the delivery begins; False if its lease is gone, so that it must not."""
+    now = time.monotonic()
+    if delivery.lost or now >= delivery.lease_ends_at:
+        return False
+    delivery.started_at = now
+    return True
 
 
 def guarded(care: Callable[[], None]) -> None:

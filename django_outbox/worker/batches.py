@@ -20,49 +20,45 @@ from .dispatch import call, deliver, publish_responses
 
 logger = logging.getLogger("django_outbox")
 
-Begin = Callable[[Delivery], bool]
+Take = Callable[[], Delivery | None]
 
 
 class Broken(Exception):
     """The shared transaction cannot go on."""
 
 
-def deliver_together(deliveries: Sequence[Delivery], begin: Begin) -> dict[Delivery, Outcome]:
-    """Deliver these in one transaction and return how they ended.
+def deliver_together(first: Delivery, take: Take) -> dict[Delivery, Outcome]:
+    """Deliver in one transaction what `take` gives, one by one, and return how they ended.
 
-    `begin` is asked before each; those it refuses, and those that have to be delivered by
-    themselves, are missing in the answer.
+    Those that have to be delivered by themselves are missing in the answer.
     """
-    alias = deliveries[0].storage.alias
+    taken: list[Delivery] = []
     outcomes: dict[Delivery, Outcome] = {}
     try:
-        with deliveries[0].storage.atomic():
-            _deliver_each(alias, _fenced(alias, deliveries), begin, outcomes)
-            _remove(alias, outcomes)
+        with first.storage.atomic():
+            _deliver_each(first, take, taken, outcomes)
+            _remove(first.storage.alias, outcomes)
     except BaseException as error:
-        return _after_failure(deliveries, outcomes, error)
+        return _after_failure(taken, outcomes, error)
     return outcomes
 
 
-def _fenced(alias: str, deliveries: Sequence[Delivery]) -> list[Delivery]:
-    """Fence the leases where that is needed; those that cannot be go apart."""
-    fenced = store.fence_many(alias, [delivery.lease for delivery in deliveries])
-    for delivery in deliveries:
-        delivery.apart = delivery.lease not in fenced
-    return [delivery for delivery in deliveries if not delivery.apart]
-
-
 def _deliver_each(
-    alias: str, deliveries: list[Delivery], begin: Begin, outcomes: dict[Delivery, Outcome]
+    first: Delivery, take: Take, taken: list[Delivery], outcomes: dict[Delivery, Outcome]
 ) -> None:
-    for delivery in deliveries:
+    alias = first.storage.alias
+    delivery: Delivery | None = first
+    while delivery is not None:
+        taken.append(delivery)
+        if store.fence_if_free(alias, delivery.lease):
+            outcome = outcomes[delivery] = deliver(delivery, _handle)
+            delivery.ended_at = time.monotonic()
+            if not store.is_whole(alias, depth=1):
+                raise Broken("A handler has broken it.") from getattr(outcome, "exception", None)
+        else:
+            delivery.part()
         # Session state would reach the next message, so the transaction ends here.
-        if sessions.is_soiled(alias) or not begin(delivery):
-            break
-        outcome = outcomes[delivery] = deliver(delivery, _handle)
-        delivery.ended_at = time.monotonic()
-        if not store.is_whole(alias, depth=1):
-            raise Broken("A handler has broken it.") from getattr(outcome, "exception", None)
+        delivery = None if sessions.is_soiled(alias) else take()
 
 
 def _handle(delivery: Delivery, message: Message[Any]) -> Outcome:

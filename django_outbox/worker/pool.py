@@ -1,8 +1,8 @@
 """The handler threads: each takes a delivery, runs it, and reports its outcome.
 
 Deliveries wait in one queue for whichever thread is free first, so none waits behind a slow one
-while another thread idles, but for those that share a transaction. One that no thread has taken
-can be withdrawn.
+while another thread idles. One that no thread has taken can be withdrawn, also where many share a
+transaction: each is taken when its turn comes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from ..handlers import Handler
 from ..messages import Outcome, Release, is_settled
 from . import failures, sessions
 from .attempts import attempt, attempt_together, guarded
@@ -75,7 +76,7 @@ class Pool:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def hurry(self) -> None:
-        """Let no message begin any more that waits for its turn in a transaction of many."""
+        """Let no further message join a transaction that many share."""
         self._is_hurried = True
 
     def submit(self, deliveries: Sequence[Delivery]) -> None:
@@ -175,38 +176,57 @@ class Pool:
             self._calls.get()
 
     def _deliver(self, delivery: Delivery) -> None:
-        if delivery.handler.atomic_batch > 1 and (mates := self._take_mates(delivery)):
-            self._deliver_together([delivery, *mates])
+        if most := self._most_mates(delivery):
+            self._deliver_together(delivery, most)
         else:
             self._deliver_alone(delivery)
 
-    def _take_mates(self, delivery: Delivery) -> list[Delivery]:
-        """Take what shall share a transaction with this one, but leave other threads their part."""
-        most = min(delivery.handler.atomic_batch - 1, len(self._waiting) // self.size)
-        mates: list[Delivery] = []
-        if most < 1 or delivery.apart:
-            return mates
-        for mate in self.waiting:
-            if len(mates) == most or mate.handler is not delivery.handler or mate.apart:
-                break  # what waits behind others must not be served before them
+    def _most_mates(self, delivery: Delivery) -> int:
+        """Return how many may share its transaction, leaving other threads their part."""
+        if delivery.handler.atomic_batch == 1 or delivery.apart:
+            return 0
+        return min(delivery.handler.atomic_batch - 1, len(self._waiting) // self.size)
+
+    def _take_mate(self, handler: Handler) -> Delivery | None:
+        """Take what waits first, if it may share a transaction of the handler's."""
+        while True:
+            try:
+                mate = self._waiting[0]
+            except IndexError:
+                return None
+            if mate.handler is not handler or mate.apart:
+                return None  # what waits behind others must not be served before them
             with suppress(ValueError):  # another thread was quicker
                 self._waiting.remove(mate)
-                mates.append(mate)
-        return mates
+                return mate
 
-    def _deliver_together(self, batch: list[Delivery]) -> None:
-        for delivery in batch:
+    def _deliver_together(self, first: Delivery, most: int) -> None:
+        batch: list[Delivery] = []
+
+        def begin(delivery: Delivery) -> None:
             self._running[delivery] = True
-        outcomes = attempt_together(batch, goes_on=lambda: not self._is_hurried)
+            batch.append(delivery)
+
+        def take() -> Delivery | None:
+            # Not before its turn: what waits can be handed back, and another thread may take it.
+            mate = None
+            if len(batch) <= most and not self._is_hurried:
+                mate = self._take_mate(first.handler)
+            if mate is not None:
+                begin(mate)
+            return mate
+
+        begin(first)
+        outcomes = attempt_together(first, take)
         guarded(sessions.tidy)
-        unstarted = [delivery for delivery in batch if delivery not in outcomes]
+        parted = [delivery for delivery in batch if delivery not in outcomes]
         if self._is_hurried:
-            outcomes |= dict.fromkeys(unstarted, Release(refund=True))
-            unstarted = []
+            outcomes |= dict.fromkeys(parted, Release(refund=True))
+            parted = []
         self._ended.extend(outcomes.items())
         for delivery in batch:
             del self._running[delivery]
-        self._waiting.extendleft(reversed(unstarted))
+        self._waiting.extendleft(reversed(parted))
         self._call()
         self._wake()
 

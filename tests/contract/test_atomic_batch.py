@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from django_outbox import outbox, signals
 from django_outbox.models import DeadLetter, OutboxMessage
 from django_outbox.store import storage
 from django_outbox.worker import attempts
+from django_outbox.worker.loop import Worker
 from tests.support import (
     Gate,
     committed,
@@ -224,18 +225,19 @@ def test_what_fails_at_the_commit_is_found_by_running_each_by_itself() -> None:
 def test_one_whose_lease_was_lost_before_is_left_to_its_new_owner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fence_many = storage.fence_many
+    fence_if_free = storage.fence_if_free
 
-    def fence_after_a_theft(alias: str, leases: Any) -> set[Any]:
-        steal(ids[5])
-        return fence_many(alias, leases)
+    def fence_after_a_theft(alias: str, lease: Any) -> bool:
+        if lease.id == ids[1]:  # the first may have been alone
+            steal(ids[5])
+        return fence_if_free(alias, lease)
 
     @outbox.handler("orders", atomic=True, atomic_batch=10)
     def handle(message: outbox.Message[Any]) -> None:
         Order.objects.create(name=message.payload)
 
     ids = publish_many(TEN)
-    monkeypatch.setattr(storage, "fence_many", fence_after_a_theft)
+    monkeypatch.setattr(storage, "fence_if_free", fence_after_a_theft)
     with received(signals.lease_lost) as lost:
         _work()
 
@@ -430,30 +432,54 @@ def test_what_is_set_for_a_transaction_does_not_reach_the_next_message() -> None
     assert seen == [""] * 10
 
 
-def test_a_stop_releases_those_of_a_batch_that_have_not_started() -> None:
+@contextmanager
+def stuck_in(payload: str, calls: list[str]) -> Iterator[tuple[Worker, list[int]]]:
+    """Run a worker whose handler is stuck in this message of the ten in its batch, and give both.
+
+    The handler goes on at the end of the block.
+    """
     gate = Gate()
-    calls: list[str] = []
 
     @outbox.handler("orders", atomic=True, atomic_batch=10)
     def handle(message: outbox.Message[Any]) -> None:
         calls.append(message.payload)
         Order.objects.create(name=message.payload)
-        if message.payload == "5":
+        if message.payload == payload:
             gate.wait()
 
     ids = publish_many(TEN)
     with running(batch_size=10) as worker:
         wait_for(gate.reached)
+        try:
+            yield worker, ids
+        finally:
+            gate.opened.set()
+
+
+def _free(ids: list[int]) -> list[int]:
+    """Return those that are free with no delivery counted."""
+    rows = OutboxMessage.objects.filter(pk__in=ids, deliveries_count=0, lease_token=None)
+    return list(rows.order_by("id").values_list("id", flat=True))
+
+
+def test_a_stop_releases_those_of_a_batch_that_have_not_started_at_once() -> None:
+    calls: list[str] = []
+
+    with stuck_in("5", calls) as (worker, ids):
         worker.stop()
-        wait_until(lambda: worker._pool._is_hurried)
-        gate.opened.set()
+        wait_until(lambda: _free(ids) == ids[6:])
 
     assert calls == TEN[:6]
     assert _booked() == TEN[:6]
-    rows = OutboxMessage.objects.order_by("id")
-    assert [(row.id, row.deliveries_count, row.lease_token) for row in rows] == [
-        (id_, 0, None) for id_ in ids[6:]
-    ]
+    assert _free(ids) == ids[6:]
+
+
+def test_those_of_a_batch_that_wait_behind_a_slow_one_are_handed_back() -> None:
+    calls: list[str] = []
+
+    with stuck_in("5", calls) as (_, ids):
+        wait_until(lambda: _free(ids) == ids[6:])
+        assert calls == TEN[:6]
 
 
 def test_one_message_that_waits_is_delivered_by_itself() -> None:

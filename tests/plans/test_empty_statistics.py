@@ -114,7 +114,6 @@ def test_a_claim_reads_no_more_than_it_claims(*, generic: bool) -> None:
         "RELEASE",
         "RENEW",
         "STILL_HELD",
-        "LOCK_FREE",
     ],
 )
 def test_what_is_settled_together_is_found_by_its_ids(

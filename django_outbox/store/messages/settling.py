@@ -264,18 +264,13 @@ def lock(cursor: Cursor, lease: Lease) -> bool:
     return cursor.fetchone() is not None
 
 
-LOCK_FREE = f"""
-SELECT message.id, message.lease_token::text
-FROM ONLY django_outbox_message AS message
-WHERE {_STANDS}
-FOR UPDATE SKIP LOCKED
-"""
+LOCK_FREE = f"{LOCK} SKIP LOCKED"
 
 
-def lock_free(cursor: Cursor, leases: Sequence[Lease]) -> set[Lease]:
-    """Lock the rows of leases that stand, passing over locked ones, and return those leases."""
-    cursor.execute(LOCK_FREE, _leases(leases))
-    return set(map(Lease._make, cursor.fetchall()))
+def lock_free(cursor: Cursor, lease: Lease) -> bool:
+    """Lock the message's row; False if the lease is lost, or the row locked by somebody else."""
+    cursor.execute(LOCK_FREE, lease._asdict())
+    return cursor.fetchone() is not None
 
 
 def _in_order(leases: Sequence[Lease], others: Sequence[T]) -> tuple[list[Lease], list[T]]:
