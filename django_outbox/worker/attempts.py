@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from ..messages import Outcome, Release
 from . import failures, sessions
@@ -29,13 +31,8 @@ def attempt(delivery: Delivery, run: Callable[[Delivery], Outcome]) -> Outcome:
         return run(delivery)
     except BaseException as error:
         # Not the handler's doing, whose exceptions are outcomes.
-        logger.error(
-            "Message %s could not be delivered: %s",
-            delivery.claimed.id,
-            type(error).__name__,
-            exc_info=failures.to_log(error),
-        )
-        return Release(refund=False, delay=PAUSE_AFTER_FAULT, exception=error)
+        _log(error, "Message %s could not be delivered: %s", delivery.claimed.id)
+        return Release(refund=False, delay=PAUSE_AFTER_FAULT)
 
 
 def attempt_together(
@@ -65,12 +62,8 @@ def attempt_together(
         sessions.prepare()
         return deliver_together(first, join)
     except BaseException as error:
-        logger.error(
-            "%d messages could not be delivered together, so each is by itself: %s",
-            len(taken),
-            type(error).__name__,
-            exc_info=failures.to_log(error),
-        )
+        message = "%d messages could not be delivered together, so each is by itself: %s"
+        _log(error, message, len(taken))
         for delivery in taken:
             delivery.part()
         return {}
@@ -90,8 +83,20 @@ def guarded(care: Callable[[], None]) -> None:
     try:
         care()
     except BaseException as error:
-        logger.error(
-            "The connections of a thread could not be looked after, so it gets new ones",
-            exc_info=failures.to_log(error),
-        )
+        thread = threading.current_thread().name
+        _log(error, "The connections of %s could not be looked after, so it gets new: %s", thread)
         sessions.forget_all()
+
+
+def do(job: Callable[[], None]) -> None:
+    """Do something that is no delivery."""
+    try:
+        job()
+    except BaseException as error:
+        _log(error, "A job of %s failed: %s", threading.current_thread().name)
+
+
+def _log(error: BaseException, message: str, subject: object) -> None:
+    """Log an error, if the error and the site's logging let that be done."""
+    with suppress(BaseException):
+        logger.error(message, subject, failures.name_of(error), exc_info=failures.to_log(error))

@@ -84,7 +84,7 @@ def _run_hook(message: Message[Any], hook: Callable[[], object]) -> None:
         logger.error(
             "Message %s is done, but an on_commit hook of its handler raised a %s",
             message.id,
-            type(error).__name__,
+            failures.name_of(error),
             exc_info=failures.to_log(error),
         )
     finally:
@@ -114,7 +114,7 @@ def _after_failure(
     logger.warning(
         "%d message(s) are delivered again, as the transaction they shared was undone: %s",
         len(undone),
-        type(error).__name__,
+        failures.name_of(error),
         exc_info=failures.to_log(error),
         extra={"event": "batch_undone", "count": len(undone)},
     )

@@ -83,7 +83,7 @@ def _handle_atomically(delivery: Delivery, message: Message[Any]) -> Outcome:
         logger.error(
             "Message %s is done, but an on_commit hook of its handler raised a %s",
             delivery.claimed.id,
-            type(error).__name__,
+            failures.name_of(error),
             exc_info=failures.to_log(error),
         )
     return SETTLED
@@ -173,7 +173,7 @@ def _delay(delivery: Delivery, error: BaseException) -> float | None:
         logger.error(
             "The retry strategy of %s raised a %s; burying",
             delivery.handler.name,
-            type(failure).__name__,
+            failures.name_of(failure),
             exc_info=failures.to_log(failure),
         )
         return None

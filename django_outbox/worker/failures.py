@@ -12,7 +12,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ..conf import settings
 from ..errors import InvalidPayload
@@ -37,17 +37,19 @@ class Failure:
 
 def describe(exception: BaseException) -> Failure:
     """Return what to store of `exception`. Never raises."""
-    kind = type(exception)
-    name = (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else (f"{kind.__module__}.{kind.__qualname__}")
-    )
+    name = name_of(exception)
     return Failure(
         exception_class=_storable(name)[:255],
         text=_render(exception, name),
         origin=_origin(exception),
     )
+
+
+def name_of(exception: BaseException) -> str:
+    """Return the name of an exception's class, with its module unless it is Python's own."""
+    kind = type(exception)
+    name, module = (str(type.__dict__[of].__get__(kind)) for of in ("__qualname__", "__module__"))
+    return name if module == "builtins" else f"{module}.{name}"
 
 
 def to_log(exception: BaseException | None) -> ExcInfo | None:
@@ -68,8 +70,8 @@ def let_go(exception: BaseException | None) -> None:
     seen: set[int] = set()
     while exception is not None and id(exception) not in seen:
         seen.add(id(exception))
-        traceback.clear_frames(exception.__traceback__)
-        exception = exception.__cause__ or exception.__context__
+        traceback.clear_frames(kept(exception, "__traceback__"))
+        exception = kept(exception, "__cause__") or kept(exception, "__context__")
 
 
 def fingerprint(queue: str, reason: str, failure: Failure | None) -> str:
@@ -90,7 +92,7 @@ def _render(exception: BaseException, name: str) -> str | None:
         return None if text is None else _bounded(_storable(str(text)))
     except BaseException as error:  # whatever a renderer or a __str__ does, it is no way out
         # The text may be what the renderer was to keep out, so only its class is safe to store.
-        logger.error("Rendering a %s failed with a %s", name, type(error).__name__)
+        logger.error("Rendering a %s failed with a %s", name, name_of(error))
         return _storable(name)
 
 
@@ -109,10 +111,11 @@ def _headline_and_traceback(exception: BaseException, name: str) -> str:
 
 def _from_handler(exception: BaseException) -> TracebackType | None:
     """Return the traceback from the handler on; how it was called says nothing about the error."""
-    frame = exception.__traceback__
+    whole: TracebackType | None = kept(exception, "__traceback__")
+    frame = whole
     while frame is not None and Path(frame.tb_frame.f_code.co_filename).is_relative_to(PACKAGE):
         frame = frame.tb_next
-    return frame or exception.__traceback__
+    return frame or whole
 
 
 def _bounded(text: str) -> str:
@@ -129,10 +132,15 @@ def _storable(text: str) -> str:
 
 def _origin(exception: BaseException) -> str:
     """Return the file and function that raised; no line number, which every edit would change."""
-    frame = exception.__traceback__
+    frame: TracebackType | None = kept(exception, "__traceback__")
     if frame is None:
         return ""
     while frame.tb_next is not None:
         frame = frame.tb_next
     code = frame.tb_frame.f_code
     return f"{code.co_filename}:{code.co_name}"
+
+
+def kept(exception: BaseException, attribute: str) -> Any:
+    """Return what Python keeps for an exception, whatever its class makes of the attribute."""
+    return BaseException.__dict__[attribute].__get__(exception)

@@ -7,7 +7,6 @@ transaction: each is taken when its turn comes.
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import time
@@ -17,11 +16,9 @@ from contextlib import suppress
 
 from ..handlers import Handler
 from ..messages import Outcome, Release, is_settled
-from . import failures, sessions
-from .attempts import attempt, attempt_together, guarded
+from . import sessions
+from .attempts import attempt, attempt_together, do, guarded
 from .delivery import Delivery
-
-logger = logging.getLogger("django_outbox")
 
 Job = Callable[[], None]
 IDLE_AFTER = 1.0
@@ -253,10 +250,7 @@ class Pool:
         return delivery.duration > SHORT or len(self._ended) >= MOST_UNTOLD
 
     def _do(self, job: Job) -> None:
-        try:
-            job()
-        except BaseException as error:
-            logger.error("A job of the worker failed", exc_info=failures.to_log(error))
+        do(job)
         guarded(sessions.tidy)
         del self._open_jobs[job]
         self._wake()

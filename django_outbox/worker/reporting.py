@@ -79,7 +79,7 @@ class Reporter:
             logger.error(
                 "The handler of %s raised a %s after its ack, which stands",
                 _name(delivery),
-                type(exception).__name__,
+                failures.name_of(exception),
                 exc_info=failures.to_log(exception),
                 extra={"event": "failed_after_ack", **self._extra(delivery)},
             )

@@ -25,6 +25,7 @@ from psycopg.sql import Composable
 
 from ..errors import TransactionLeftOpen
 from ..store import storage
+from .failures import kept
 
 # The server ended the session, is starting or stopping, or has become read-only.
 _GONE = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04", "25006"})
@@ -290,6 +291,6 @@ def _chain(exception: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(error))
         yield error
-        pending.append(error.__cause__)
-        if not error.__suppress_context__:
-            pending.append(error.__context__)
+        pending.append(kept(error, "__cause__"))
+        if not kept(error, "__suppress_context__"):
+            pending.append(kept(error, "__context__"))

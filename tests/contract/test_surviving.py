@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,37 @@ class Exiting(Exception):
 
     def __str__(self) -> str:
         raise SystemExit(3)
+
+
+def of_no_name() -> Exception:
+    """Return an exception whose class does not tell its name."""
+
+    class Nameless(type):
+        def __getattribute__(cls, name: str) -> Any:
+            if name in ("__qualname__", "__name__", "__module__"):
+                raise RuntimeError("no name")
+            return super().__getattribute__(name)
+
+    class OfNoName(Exception, metaclass=Nameless):
+        pass
+
+    return OfNoName()
+
+
+class Rootless(Exception):
+    """It tells neither where it was raised nor why."""
+
+    @property
+    def __traceback__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("no traceback")
+
+    @property
+    def __cause__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("no cause")
+
+    @property
+    def __context__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("no context")
 
 
 class ExitingStrategy:
@@ -89,6 +122,67 @@ def test_an_error_whose_text_exits_is_a_failed_attempt() -> None:
     assert row.last_error is not None
     assert "Exiting" in row.last_error
     assert others == ["next"]
+
+
+@pytest.fixture
+def log_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep records from pytest, which raises what goes wrong when one is formatted."""
+    monkeypatch.setattr(logging.getLogger("django_outbox"), "disabled", True)
+
+
+@pytest.mark.usefixtures("log_to_nobody")
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(of_no_name, "of_no_name.<locals>.OfNoName"), (Rootless, "Rootless")],
+)
+def test_an_error_that_tells_nothing_of_itself_is_a_failed_attempt(
+    make: Callable[[], Exception], name: str, *, atomic: bool
+) -> None:
+    @outbox.handler("orders", retry=outbox.ConstantRetry(0, max_attempts=2), atomic=atomic)
+    def handle(message: outbox.Message[Any]) -> None:
+        raise make()
+
+    others = handle_others()
+    id_ = publish()
+    publish("next", queue="others")
+    drain(concurrency=1)
+
+    letter = letter_of(id_)
+    assert letter.attempts_count == 2
+    assert letter.exception_class == f"{__name__}.{name}"
+    assert others == ["next"]
+
+
+@pytest.fixture
+def log_that_raises() -> Iterator[None]:
+    """Have whatever a handler thread logs raise an exception."""
+
+    def refuse(record: logging.LogRecord) -> bool:
+        if threading.current_thread().name.startswith("outbox-"):
+            raise RuntimeError("no log")
+        return True
+
+    logger = logging.getLogger("django_outbox")
+    logger.addFilter(refuse)
+    yield
+    logger.removeFilter(refuse)
+
+
+@pytest.mark.usefixtures("log_that_raises")
+def test_a_log_that_raises_takes_no_thread_along() -> None:
+
+    @outbox.handler("orders", retry=ExitingStrategy())  # which is logged by the thread
+    def handle(message: outbox.Message[Any]) -> None:
+        raise ValueError("no stock")
+
+    others = handle_others()
+    id_ = publish()
+    publish("next", queue="others")
+    drain(concurrency=1)
+
+    assert others == ["next"]
+    assert message_row(id_).lease_token is None
 
 
 def test_a_strategy_that_exits_buries() -> None:
