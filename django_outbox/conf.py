@@ -29,7 +29,8 @@ DEFAULTS: dict[str, Any] = {
 
 
 def _get(name: str) -> Any:
-    return getattr(django_settings, "OUTBOX", {}).get(name, DEFAULTS[name])
+    given = getattr(django_settings, "OUTBOX", {})
+    return given.get(name, DEFAULTS[name]) if isinstance(given, dict) else DEFAULTS[name]
 
 
 class Settings:
@@ -52,8 +53,13 @@ class Settings:
 
     @property
     def max_payload_bytes(self) -> int:
-        """The largest encoded payload that is accepted."""
-        return int(_get("MAX_PAYLOAD_BYTES"))
+        """The largest encoded payload that is accepted.
+
+        The default in place of a bad value: `@outbox.scheduled` asks for it when its module is
+        imported, before any check could say what is wrong.
+        """
+        given = _get("MAX_PAYLOAD_BYTES")
+        return int(DEFAULTS["MAX_PAYLOAD_BYTES"] if _positive_int(given) else given)
 
     @property
     def listen_database(self) -> str | None:

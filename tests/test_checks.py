@@ -13,6 +13,7 @@ from django.db.models import Model
 from django_outbox import outbox
 from django_outbox.checks import check_database
 from django_outbox.handlers import Registry
+from django_outbox.scheduling import declaring
 
 
 def reported(id_: str) -> list[CheckMessage]:
@@ -121,6 +122,23 @@ def test_e003_a_bad_value(settings: LazySettings, name: str, value: Any) -> None
 
     (error,) = reported("django_outbox.E003")
     assert name in error.msg
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(
+    ("value", "id_"),
+    [([], "E001"), ({"MAX_PAYLOAD_BYTES": -1}, "E003"), ({"MAX_PAYLOAD_BYTES": "64k"}, "E003")],
+)
+def test_settings_that_a_decorator_asks_for_are_still_the_checks_to_judge(
+    settings: LazySettings, monkeypatch: pytest.MonkeyPatch, value: Any, id_: str
+) -> None:
+    monkeypatch.setattr(declaring, "_declared", {})
+    settings.OUTBOX = value
+
+    outbox.scheduled("@every 5s", payload={"n": 1})(outbox.handler("orders")(do_nothing))
+
+    (error,) = ours()
+    assert error.id == f"django_outbox.{id_}"
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ import logging
 import sys
 from typing import Any
 
+import psycopg
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error as DatabaseError
 from django.db import connections
 
+from ..errors import summary
 from ..migrated import APP, missing_migrations
 from ..publishing import default_alias
 from ..scheduling.declaring import declarations
@@ -26,6 +28,18 @@ class OutboxCommand(BaseCommand):
             metavar="ALIAS",
             help="The database whose outbox to use (default: where the router sends messages).",
         )
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        """Run the command; say in one line which privilege its database user lacks."""
+        try:
+            return super().execute(*args, **options)
+        except DatabaseError as error:
+            if not _lacks_privilege(error):
+                raise
+            raise CommandError(
+                f"The database user lacks a privilege: {summary(error)}. The documentation says "
+                "what each command needs, in 'Give each process only the privileges it needs'."
+            ) from error
 
     def ready_database(self, alias: str | None) -> str:
         """Return the alias to use, having seen that it is PostgreSQL and migrated.
@@ -48,6 +62,8 @@ class OutboxCommand(BaseCommand):
         try:
             missing = missing_migrations(alias)
         except DatabaseError as error:
+            if _lacks_privilege(error):
+                raise
             raise CommandError(f"The database {alias!r} cannot be used: {error}") from error
         if missing:
             raise CommandError(
@@ -55,6 +71,10 @@ class OutboxCommand(BaseCommand):
                 f"Run: manage.py migrate {APP} --database {alias}"
             )
         return alias
+
+
+def _lacks_privilege(error: DatabaseError) -> bool:
+    return isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege)
 
 
 def log_to_stderr(verbosity: int) -> None:
