@@ -7,6 +7,7 @@ the same, in whatever transaction the caller has open.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from ..handlers import Handler
@@ -17,6 +18,12 @@ from .delivery import Delivery
 from .dispatch import deliver
 from .reporting import PHASES, Reporter
 
+MOST_MISSES = 3
+"""Claims of a queue that may come back empty though something was due, as another was quicker.
+
+After as many its rows cannot be leased, for a trigger keeps them from it: the queue is passed over.
+"""
+
 
 def deliver_next(
     storage: Storage, handlers: Mapping[str, Handler], *, worker_id: str, ahead: float = 0.0
@@ -25,10 +32,15 @@ def deliver_next(
 
     What is due, or expires, within `ahead` seconds counts as due, or expired.
     """
-    while (queue := storage.first_due(list(handlers), ahead=ahead)) is not None:
+    queues = list(handlers)
+    misses: Counter[str] = Counter()
+    while (queue := storage.first_due(queues, ahead=ahead)) is not None:
         lane = Lane(queue, handlers[queue].lease_ttl)
         for claimed in storage.claim([lane], limit=1, worker_id=worker_id, ahead=ahead):
             return deliver_claimed(storage, claimed, handlers[queue], worker_id=worker_id)
+        misses[queue] += 1
+        if misses[queue] == MOST_MISSES:
+            queues.remove(queue)
     return None
 
 

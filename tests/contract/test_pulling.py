@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from django_outbox import handlers, outbox
 from django_outbox.models import DeadLetter, OutboxMessage
@@ -18,6 +20,19 @@ pytestmark = pytest.mark.django_db
 
 def fail(message: outbox.Message[Any]) -> None:
     raise ValueError(f"no stock at attempt {message.attempt}")
+
+
+@contextmanager
+def at_most_statements(most: int) -> Iterator[None]:
+    """Let the block run no more statements than so many, and fail rather than go on."""
+    left = iter(range(most))
+
+    def count(execute: Any, *args: Any) -> Any:
+        assert next(left, None) is not None, f"more than {most} statements"
+        return execute(*args)
+
+    with connection.execute_wrapper(count):
+        yield
 
 
 def make_due(id_: int) -> None:
@@ -168,6 +183,22 @@ def test_run_once_buries_what_has_expired_and_goes_on_to_the_next() -> None:
 
     assert got == ["new"]
     assert DeadLetter.objects.get().failure_reason == "expired"
+
+
+def test_run_once_passes_over_a_row_that_a_trigger_keeps_from_being_leased() -> None:
+    id_ = outbox.publish(1, queue="orders")
+    assert id_ is not None
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+            "CREATE TRIGGER keep BEFORE UPDATE ON django_outbox_message"
+            " FOR EACH ROW EXECUTE FUNCTION keep()"
+        )
+
+    with at_most_statements(10):
+        assert outbox.run_once("orders", lambda m: None) is False
+
+    assert row(id_).lease_token is None
 
 
 @committed
