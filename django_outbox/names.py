@@ -32,13 +32,18 @@ def flaw_in_name(name: str) -> str | None:
     return flaw_in_text(name)
 
 
+def is_reserved(queue: str) -> bool:
+    """Tell whether the queue is one of the package's own, which no handler can serve."""
+    return queue.startswith(RESERVED_PREFIX)
+
+
 def validate_queue(queue: str, *, kind: str = "queue") -> str:
     """Return `queue` if it can name a queue; raise `InvalidName` or `ReservedName`."""
     if not isinstance(queue, str):
         raise TypeError(f"The {kind} must be a str; {queue!r} is of type {type(queue).__name__}.")
     if flaw := flaw_in_name(queue):
         raise InvalidName(f"The {kind} {_shown(queue)} {flaw}.")
-    if queue.startswith(RESERVED_PREFIX):
+    if is_reserved(queue):
         raise ReservedName(
             f"The {kind} {_shown(queue)} starts with {RESERVED_PREFIX!r}, which is kept for "
             "django_outbox itself; use another name."

@@ -77,13 +77,17 @@ def _lacks_privilege(error: DatabaseError) -> bool:
     return isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege)
 
 
-def log_to_stderr(verbosity: int) -> None:
-    """Show the package's log on stderr where the site has not configured logging for it."""
+def log_to_stderr(verbosity: int, *, whose: str = "") -> None:
+    """Show the package's log on stderr where the site has not configured logging for it.
+
+    `whose` stands before each line of a process that shares it with others.
+    """
     logger = logging.getLogger(APP)
     if logger.hasHandlers():
         return
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    who = f"{whose}: ".replace("%", "%%") if whose else ""
+    handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)s {who}%(message)s"))
     logger.addHandler(handler)
     levels = {0: logging.ERROR, 1: logging.INFO, 2: logging.INFO}
     logger.setLevel(levels.get(verbosity, logging.DEBUG))

@@ -114,9 +114,13 @@ def test_messages_are_left_alone() -> None:
     assert OutboxMessage.objects.count() == 1
 
 
-@pytest.mark.parametrize(
-    "text", ["1", "d", "1.5d", "-1d", "0d", "01d", "1 d", "1y", "1D", "9999999d"]
-)
+@pytest.mark.parametrize("text", ["1", "d", "1.5d", "-1d", "01d", "1 d", "1y", "1D"])
 def test_what_is_no_duration_is_refused_with_how_to_write_one(text: str) -> None:
     with pytest.raises(CommandError, match="is no duration; write a whole number"):
         prune(f"--dead-older-than={text}")
+
+
+@pytest.mark.parametrize("text", ["0d", "1000000d", "99999999999w"])
+def test_a_duration_out_of_range_is_refused_with_the_range(text: str) -> None:
+    with pytest.raises(CommandError, match=r"is out of range; .* from 1 to 999,999"):
+        prune("--dead-older-than", text)

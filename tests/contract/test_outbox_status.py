@@ -118,6 +118,12 @@ class TestJSON:
 
         assert (counts["ready"], counts["leased"]) == (1, 0)
 
+    def test_the_queue_of_a_named_outbox_needs_no_handler(self) -> None:
+        outbox.named("mail").enqueue(1)
+
+        assert as_json()["__outbox:mail"]["has_handler"] is None
+        assert "No handler" not in status()
+
     @pytest.mark.parametrize(
         ("queue", "has_handler"), [("served", True), ("messages", False), ("letters", False)]
     )

@@ -43,16 +43,23 @@ def main(arguments: list[str]) -> int:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tox run -e faults --", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0, help="of faults (default: 10)")
-    parser.add_argument("--messages", type=int, help="to publish (default: 10,000 a minute)")
+    parser.add_argument("--minutes", type=_positive, default=10.0, help="of faults (default: 10)")
+    parser.add_argument("--messages", type=_positive, help="to publish (default: 10,000 a minute)")
     parser.add_argument("--seed", type=int, help="of the faults (default: a new one)")
     parser.add_argument("--report", type=Path, help="a file for the report, in Markdown")
     options = parser.parse_args(arguments)
     if options.messages is None:
-        options.messages = round(options.minutes * 10_000)
+        options.messages = options.minutes * 10_000
+    options.messages = max(1, round(options.messages))
     if options.seed is None:
         options.seed = Random().randrange(10**6)
     return options
+
+
+def _positive(text: str) -> float:
+    if not 0 < (number := float(text)) < float("inf"):
+        raise argparse.ArgumentTypeError("must be a number above zero")
+    return number
 
 
 def _run(options: argparse.Namespace, folder: Path) -> Run:

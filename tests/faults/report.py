@@ -103,6 +103,8 @@ def _faults(run: Run) -> Iterator[str]:
     for name, count in sorted(Counter(deed.name for deed in run.deeds if deed.is_done).items()):
         yield f"| {name} | {count} |"
     yield ""
+    yield "A fault lasts from when it is drawn until all that it broke is whole again."
+    yield ""
     yield "| at | lasted | fault | what was done |"
     yield "|---|---|---|---|"
     for deed in run.deeds:

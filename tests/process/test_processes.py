@@ -56,6 +56,21 @@ def test_each_process_is_a_worker_of_its_own_and_all_stop_together(
     assert not any(map(exists, started))
 
 
+def test_their_log_is_one_and_each_line_says_whose_it_is(stage: Stage, spare: Spare) -> None:
+    supervisor = stage.worker(
+        "--processes", "2", "--worker-id", "100%", "--concurrency", "1", database_url=spare.url
+    )
+    supervisor.wait_for_log("serves", times=2)
+    wait_until(lambda: len(pids()) == 2)
+    assert supervisor.stop() == 0
+
+    log = supervisor.log
+    assert "2 processes. Stop them with CTRL-C.\n" in log
+    assert log.count("CTRL-C") == 1
+    for number in (1, 2):
+        assert f" INFO 100%:{number}: Stopping; finishing 0 message(s)\n" in log
+
+
 def test_they_share_the_work(stage: Stage, spare: Spare) -> None:
     supervisor = stage.worker("--processes", "2", "--concurrency", "1", database_url=spare.url)
     for _ in range(2):

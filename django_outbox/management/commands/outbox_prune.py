@@ -15,6 +15,7 @@ from ...querysets import DeadLetterQuerySet
 from ...store import dead_letters, workers
 from ..base import OutboxCommand
 
+MOST_UNITS = 999_999
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -80,10 +81,15 @@ class Command(OutboxCommand):
 
 
 def _duration(text: str) -> timedelta:
-    match = re.fullmatch("([1-9][0-9]{0,5})([smhdw])", text)
+    match = re.fullmatch("(0|[1-9][0-9]*)([smhdw])", text)
     if match is None:
         raise CommandError(
             f"--dead-older-than {text!r} is no duration; write a whole number and one of s, m, h, "
             "d, w: 90d."
+        )
+    if not 1 <= int(match[1]) <= MOST_UNITS:
+        raise CommandError(
+            f"--dead-older-than {text!r} is out of range; the number must be from 1 to "
+            f"{MOST_UNITS:,}."
         )
     return timedelta(**{_UNITS[match[2]]: int(match[1])})

@@ -8,6 +8,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db import connections
 
+from ... import names
 from ...handlers import registry
 from ...messages import moment
 from ...scheduling.leadership import NAME as LEADER
@@ -47,7 +48,7 @@ class Command(OutboxCommand):
         else:
             self._show(_queue_table(queues))
         for queue in queues:
-            if not queue["has_handler"] and queue["ready"]:
+            if queue["has_handler"] is False and queue["ready"]:
                 warning = f"No handler is registered here for {queue['queue']!r}."
                 self.stdout.write(self.style.WARNING(self._printable(warning)))
 
@@ -89,7 +90,8 @@ def _queues(alias: str) -> list[dict[str, Any]]:
         queues.append(
             {
                 "queue": name,
-                "has_handler": registry.get(name) is not None,
+                # A named outbox has none: its messages are pulled.
+                "has_handler": None if names.is_reserved(name) else name in registry,
                 "ready": row.ready,
                 "leased": row.leased,
                 "scheduled": row.scheduled,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import multiprocessing
 import os
 import signal
 import socket
@@ -141,7 +142,9 @@ class Command(OutboxCommand):
         reload.add_argument("--no-reload", action="store_false", dest="reload")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        log_to_stderr(options["verbosity"])
+        # What the supervisor says is said to all its processes, whose log is one.
+        is_alone = multiprocessing.parent_process() is None
+        log_to_stderr(options["verbosity"], whose="" if is_alone else options["worker_id"] or "")
         reload = django_settings.DEBUG and not options["drain"]
         if options["reload"] is not None:
             reload = options["reload"]
@@ -177,7 +180,7 @@ class Command(OutboxCommand):
             also = ", and runs a scheduler" if options["with_scheduler"] else ""
             self.stderr.write(
                 f"Worker {worker_id} serves {', '.join(handlers)} on {alias!r} with "
-                f"{options['concurrency']} thread(s){also}. Stop it with CTRL-C."
+                f"{options['concurrency']} thread(s){also}.{' Stop it with CTRL-C.' * is_alone}"
             )
         code = 1
         try:
