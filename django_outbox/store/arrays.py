@@ -20,6 +20,16 @@ def array_of_texts(values: Iterable[str]) -> str:
     return f"{{{','.join(map(_quoted, values))}}}"
 
 
+def array_of_bytes(values: Iterable[bytes]) -> str:
+    """Return the literal of an array of bytes.
+
+    A list would be stored as other bytes where `standard_conforming_strings` is off: psycopg then
+    escapes each item for that, and escapes the whole once more.
+    """
+    items = [rf'"\\x{value.hex()}"' for value in values]
+    return f"{{{','.join(items)}}}"
+
+
 @functools.lru_cache(maxsize=4096)  # a worker has the same queues again and again
 def _quoted(value: str) -> str:
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')

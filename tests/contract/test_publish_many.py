@@ -90,6 +90,24 @@ def test_bytes_and_json_may_be_mixed() -> None:
     ]
 
 
+@pytest.mark.parametrize("conforming", ["on", "off"])
+def test_backslashes_are_stored_whatever_strings_conform_to(conforming: str) -> None:
+    payloads = [{"path": "C:\\new"}, b"\\x00\x00'", "\\"]
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET standard_conforming_strings = {conforming}")
+    try:
+        ids = outbox.publish_many(payloads, queue="orders", headers={"path": "C:\\"})
+        for payload in payloads:
+            ids.append(outbox.publish(payload, queue="orders", headers={"path": "C:\\"}) or 0)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("RESET standard_conforming_strings")
+
+    bodies = [b'{"path":"C:\\\\new"}', b"\\x00\x00'", b'"\\\\"']
+    assert [bytes(row(id_).payload) for id_ in ids] == bodies * 2
+    assert {row(id_).headers["path"] for id_ in ids} == {"C:\\"}
+
+
 def test_each_message_has_ids_of_its_own() -> None:
     ids = outbox.publish_many([{}, {}, {}], queue="orders")
 

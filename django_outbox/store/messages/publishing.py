@@ -17,6 +17,7 @@ from json.encoder import encode_basestring_ascii as quoted
 
 from ...messages import Draft
 from .. import Cursor
+from ..arrays import array_of_bytes
 
 # One of the moment and the delay is NULL, which LEAST passes over.
 DEADLINE = """LEAST(
@@ -168,7 +169,7 @@ def insert_many(cursor: Cursor, drafts: Sequence[Draft], *, notify: bool) -> lis
             "activate_at": common.activate_at,
             "activate_in": _delay(common),
             "expires_in": _seconds(common.expires_in),
-            "bodies": [draft.body for draft in drafts],
+            "bodies": array_of_bytes(draft.body for draft in drafts),
             "headers": json.dumps([draft.headers for draft in drafts]),
             "correlation_ids": json.dumps([draft.correlation_id for draft in drafts]),
             "notify": notify,
