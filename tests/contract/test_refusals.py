@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import psycopg
@@ -18,6 +19,7 @@ from pytest_django import DjangoDbBlocker
 from django_outbox import handlers, outbox
 from django_outbox.management.commands import outbox_worker
 from django_outbox.models import DeadLetter, OutboxMessage
+from django_outbox.worker import claiming
 from tests.support import (
     PATIENCE,
     Gate,
@@ -73,6 +75,51 @@ def refused(row: str, errcode: str, *, event: str = "INSERT") -> Iterator[None]:
         finally:
             other.execute(f"DROP TRIGGER refuse ON {table}")
             other.execute("DROP FUNCTION refuse")
+
+
+# A row that cannot be leased
+
+
+@pytest.mark.parametrize("errcode", ["P0001", "22023", "23514"])
+def test_a_row_that_cannot_be_leased_is_named_and_holds_up_only_what_is_behind_it(
+    errcode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    handled: list[Any] = []
+
+    @outbox.handler("orders", "refunds")
+    def handle(message: outbox.Message[Any]) -> None:
+        handled.append(message.payload)
+
+    before = publish_many(["before"] * 3)
+    refused_one = publish("refused")
+    after = publish("after")
+    publish_many(["refund"] * 3, queue="refunds")
+    with refused(f"OLD.id = {refused_one}", errcode, event="UPDATE"):
+        drain()
+
+    assert sorted(handled) == ["before"] * len(before) + ["refund"] * 3
+    assert sorted(OutboxMessage.objects.values_list("id", flat=True)) == [refused_one, after]
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [record.event for record in errors] == ["claim_refused"]  # type: ignore[attr-defined]
+    assert "'orders' is left alone" in errors[0].getMessage()
+    assert f"most likely {refused_one}: not this one" in errors[0].getMessage()
+
+
+def test_a_queue_that_was_left_alone_is_served_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claiming, "REFUSED_PAUSE", 0.1)
+    handled: list[Any] = []
+
+    @outbox.handler("orders")
+    def handle(message: outbox.Message[Any]) -> None:
+        handled.append(message.payload)
+
+    id_ = publish("refused")
+    with ExitStack() as stack:
+        with refused(f"OLD.id = {id_}", "P0001", event="UPDATE"):
+            worker = stack.enter_context(running())
+            wait_until(lambda: worker._claims._refused)
+            publish("behind")
+        wait_until(lambda: handled == ["refused", "behind"])
 
 
 # Locks

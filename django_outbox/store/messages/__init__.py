@@ -5,7 +5,7 @@ whoever has that token (`settling`); `reading` is for tests and for people, `ope
 people do to messages by hand.
 """
 
-from .claiming import Lane, claim, first_due, soonest
+from .claiming import Lane, claim, first_due, first_of, soonest
 from .publishing import cancel_timer, insert, insert_many
 from .reading import QueueCounts, Stored, counts, live
 from .settling import (
@@ -35,6 +35,7 @@ __all__ = [
     "complete_unlocked",
     "counts",
     "first_due",
+    "first_of",
     "insert",
     "insert_many",
     "live",

@@ -161,7 +161,7 @@ def soonest(cursor: Cursor, queues: Sequence[str], *, since: float | None) -> fl
 
 
 FIRST_DUE = """
-SELECT lane.queue
+SELECT lane.queue, candidate.id
 FROM unnest(%(queues)s::text[]) AS lane (queue)
 CROSS JOIN LATERAL (
     SELECT next_attempt_at, id
@@ -183,3 +183,10 @@ def first_due(cursor: Cursor, queues: Sequence[str], *, ahead: float) -> str | N
     cursor.execute(FIRST_DUE, {"queues": list(queues), "ahead": ahead})
     row = cursor.fetchone()
     return None if row is None else row[0]
+
+
+def first_of(cursor: Cursor, queue: str) -> int | None:
+    """Return the id of the queue's message that is to be claimed first; None if there is none."""
+    cursor.execute(FIRST_DUE, {"queues": [queue], "ahead": 0.0})
+    row = cursor.fetchone()
+    return None if row is None else row[1]
