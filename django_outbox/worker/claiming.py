@@ -7,35 +7,23 @@ table, once a poll, finds something.
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Mapping, Sequence
-
-import psycopg
+from collections.abc import Mapping
 
 from ..conf import settings
-from ..errors import summary
 from ..handlers import Handler
 from ..messages import Claimed
 from ..store import messages as store
-from ..store.messages import Lane
-from .database import Database, DatabaseAway
+from .claimer import Claimer
+from .database import Database
 from .moments import NEVER
 from .options import Options
 from .pacing import Pace
 from .pool import Pool
 from .window import LONG_SLACK, SLACK, SPARE_SHARE, ClaimWindow
 
-logger = logging.getLogger("django_outbox")
-
 COALESCE = 0.01
 """Seconds within which notifications are one wake-up."""
-
-REFUSED_PAUSE = 60.0
-"""Seconds for which a queue is left alone whose first message cannot be leased."""
-
-# A trigger, a CHECK or a value that cannot be read: one row is at fault, and not the database.
-_REFUSED = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.RaiseException)
 
 
 class Claims:
@@ -52,6 +40,7 @@ class Claims:
         self._options = options
         self._database = database
         self._pool = pool
+        self._claimer = Claimer(database, worker_id=options.worker_id)
         self._queues = list(handlers)
         self._window = ClaimWindow(handlers, strict=options.strict)
         self._claim_at = 0.0
@@ -62,8 +51,6 @@ class Claims:
         self._news_at = 0.0
         self._claimed = 0
         self._is_closed = False
-        self._refused: dict[str, float] = {}  # with the moment to try the queue again
-        self._is_held_up = False  # by a row further back, so that one at a time is claimed
 
     @property
     def is_exhausted(self) -> bool:
@@ -110,10 +97,8 @@ class Claims:
         window = self._window
         sweep = now >= min(window.sweeps.next(), self._sweep_by) or (idle and self._options.drain)
         looks_back = sweep or now >= window.looks_back.next()
-        claimed = self._claim(
-            self._unrefused(window.lanes(sweep=sweep)),
-            limit=limit,
-            slack=LONG_SLACK if looks_back else SLACK,
+        claimed = self._claimer.claim(
+            window.lanes(sweep=sweep), limit=limit, slack=LONG_SLACK if looks_back else SLACK
         )
         if sweep:
             window.sweeps.done(began=now)
@@ -123,66 +108,9 @@ class Claims:
         window.advance(claimed)
         self.pace.note_sizes([len(row.body) for row in claimed])
         self._claimed += len(claimed)
-        full = len(claimed) == limit or self._is_held_up
+        full = len(claimed) == limit or self._claimer.is_held_up
         self._note_what_is_left(began=now, full=full, swept=sweep)
         return claimed
-
-    def _claim(self, lanes: list[Lane], *, limit: int, slack: float) -> list[Claimed]:
-        """Claim from all lanes at once; if a row cannot be leased, from each by itself."""
-        self._is_held_up = False
-        try:
-            return self._claim_together(lanes, limit, slack)
-        except _REFUSED:
-            claimed: list[Claimed] = []
-        try:
-            for lane in lanes:
-                claimed += self._claim_apart(lane, limit - len(claimed), slack)
-        except (DatabaseAway, psycopg.Error):
-            if not claimed:  # else they are in hand, and the next claim tells as well
-                raise
-        return claimed
-
-    def _claim_together(self, lanes: Sequence[Lane], limit: int, slack: float) -> list[Claimed]:
-        return self._database.call(
-            store.claim, lanes, limit=limit, worker_id=self._options.worker_id, slack=slack
-        )
-
-    def _claim_apart(self, lane: Lane, limit: int, slack: float) -> list[Claimed]:
-        """Claim from one lane, one message if all are refused, so that the one at fault is found.
-
-        Once it is the first of its queue, the queue is left alone for a while.
-        """
-        if limit == 0:
-            return []
-        refusal = ""
-        for size in (limit, 1):
-            try:
-                claimed = self._claim_together([lane], size, slack)
-            except _REFUSED as error:
-                refusal = summary(error)
-            else:
-                self._is_held_up |= bool(claimed) and size < limit
-                return claimed
-        first = self._database.call(store.first_of, lane.queue)
-        self._refused[lane.queue] = time.monotonic() + REFUSED_PAUSE
-        logger.error(
-            "The queue %r is left alone for %g s, as the database lets no worker lease its first"
-            " message, most likely %s: %s",
-            lane.queue,
-            REFUSED_PAUSE,
-            first,
-            refusal,
-            extra={"event": "claim_refused", "queue": lane.queue},
-        )
-        return []
-
-    def _unrefused(self, lanes: list[Lane]) -> list[Lane]:
-        """Return the lanes that are not left alone."""
-        if not self._refused:
-            return lanes
-        now = time.monotonic()
-        self._refused = {queue: until for queue, until in self._refused.items() if until > now}
-        return [lane for lane in lanes if lane.queue not in self._refused]
 
     def look_ahead(self) -> None:
         """Learn when the next message is due: after the last sweep, and once a poll."""

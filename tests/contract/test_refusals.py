@@ -19,7 +19,7 @@ from pytest_django import DjangoDbBlocker
 from django_outbox import handlers, outbox
 from django_outbox.management.commands import outbox_worker
 from django_outbox.models import DeadLetter, OutboxMessage
-from django_outbox.worker import claiming
+from django_outbox.worker import claimer
 from tests.support import (
     PATIENCE,
     Gate,
@@ -106,7 +106,7 @@ def test_a_row_that_cannot_be_leased_is_named_and_holds_up_only_what_is_behind_i
 
 
 def test_a_queue_that_was_left_alone_is_served_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claiming, "REFUSED_PAUSE", 0.1)
+    monkeypatch.setattr(claimer, "REFUSED_PAUSE", 0.1)
     handled: list[Any] = []
 
     @outbox.handler("orders")
@@ -117,7 +117,7 @@ def test_a_queue_that_was_left_alone_is_served_again(monkeypatch: pytest.MonkeyP
     with ExitStack() as stack:
         with refused(f"OLD.id = {id_}", "P0001", event="UPDATE"):
             worker = stack.enter_context(running())
-            wait_until(lambda: worker._claims._refused)
+            wait_until(lambda: worker._claims._claimer.refused)
             publish("behind")
         wait_until(lambda: handled == ["refused", "behind"])
 
