@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.list:
             show_list(chosen if options.scenarios else SCENARIOS)
             return 0
-        refuse_what_cannot_be(options)
+        refuse_what_cannot_be(options, [scenario.name for scenario in chosen])
         with databases(postgres=options.postgres, server=options.server):
             prepare()
             return run(options, chosen)
@@ -146,12 +146,14 @@ def show_list(scenarios: Sequence[Scenario]) -> None:
         print(f"{scenario.name:<{width}}  {scenario.summary}{slow}")
 
 
-def refuse_what_cannot_be(options: argparse.Namespace) -> None:
+def refuse_what_cannot_be(options: argparse.Namespace, names: Collection[str]) -> None:
     """Raise before anything is measured if the results could not be used."""
     if (options.check or options.update_baseline) and not lockstep.is_possible():
         raise Impossible("Counters need /proc, so --check and --update-baseline run on Linux only.")
     if options.plot is not None and find_spec("matplotlib") is None:
         raise Impossible("--plot needs matplotlib: pip install --group bench.")
+    if options.plot is not None and not any(name.startswith("deep/") for name in names):
+        raise Impossible("--plot draws what 'deep/*' finds, and none of it is to be measured.")
 
 
 def run(options: argparse.Namespace, chosen: Sequence[Scenario]) -> int:

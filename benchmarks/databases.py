@@ -75,6 +75,8 @@ def databases(*, postgres: int, server: str | None) -> Iterator[Databases]:
 
     If the server cannot be reached, say so in a line and exit with 2.
     """
+    if server is not None and not server.startswith(("postgres://", "postgresql://")):
+        sys.exit(_unusable("its address has to begin with postgres://"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that databases are dropped
     with ExitStack() as stack:
         url = server or stack.enter_context(start_temporary(postgres)).url
@@ -82,10 +84,14 @@ def databases(*, postgres: int, server: str | None) -> Iterator[Databases]:
         try:
             stack.enter_context(made.migrated())
         except psycopg.Error as error:
-            reason = " ".join(str(error).split())
-            print(f"The server cannot be used: {reason}", file=sys.stderr)
-            raise SystemExit(2) from None
+            sys.exit(_unusable(" ".join(str(error).split())))
         yield made
+
+
+def _unusable(reason: str) -> int:
+    """Say why the server cannot be used, and return the exit code."""
+    print(f"The server cannot be used: {reason}", file=sys.stderr)
+    return 2
 
 
 def migrate(url: str) -> None:

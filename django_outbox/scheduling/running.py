@@ -300,8 +300,11 @@ class _Outage:
 
     def begin(self, error: BaseException) -> None:
         if not self._lasts:
+            # It may be there, and a privilege or a table not, which somebody has to mend.
+            is_refusal = isinstance(error, ProgrammingError)
             logger.warning(
-                "The database does not answer the scheduler, which tries again until it does: %s",
+                "The database does not %s, which tries again until it does: %s",
+                "let the scheduler work" if is_refusal else "answer the scheduler",
                 summary(error),
                 extra={"event": "database_away"},
             )
@@ -310,7 +313,7 @@ class _Outage:
     def end(self) -> None:
         if self._lasts:
             logger.warning(
-                "The database answers the scheduler again", extra={"event": "database_back"}
+                "The database serves the scheduler again", extra={"event": "database_back"}
             )
         self._lasts = False
 

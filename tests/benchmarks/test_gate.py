@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from benchmarks import gate, statements
@@ -67,6 +70,28 @@ def test_what_timing_decides_has_an_upper_bound_only() -> None:
 )
 def test_a_statement_is_named_by_verb_and_table(statement: str, kind: str) -> None:
     assert statements.kind(statement) == kind
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--plot", "nowhere"], "--plot draws what 'deep/*' finds, and none of it is to be"),
+        (["--server", "mysql://x"], "The server cannot be used: its address has to begin with"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_exit_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(main(["latency/idle", *arguments]))
+
+    assert ended.value.code == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(said)
+    assert printed.count("\n") == 1
+    assert not Path("nowhere").exists()
 
 
 def test_an_unknown_scenario_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -296,11 +296,11 @@ def test_a_read_only_spell_is_told_of_once_and_its_end_too(start: Start, spare: 
     finally:
         spare.set_read_only("off")
 
-    process.wait_for_log("answers the scheduler again")
+    process.wait_for_log("serves the scheduler again")
     back = clock(spare)
     wait_until(lambda: boundaries()[-1] > back)
     assert process.log.count("does not answer the scheduler") == 1
-    assert process.log.count("answers the scheduler again") == 1
+    assert process.log.count("serves the scheduler again") == 1
     assert_each_once(timedelta(seconds=1))
 
 

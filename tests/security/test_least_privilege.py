@@ -24,6 +24,7 @@ from pytest_django import DjangoDbBlocker
 from django_outbox import handlers, outbox
 from django_outbox.management.commands import outbox_worker
 from django_outbox.models import Counter, DeadLetter, Lease, OutboxMessage, Schedule
+from django_outbox.scheduling.running import scheduler_thread
 from django_outbox.store.messages import operating
 from tests.support import (
     PATIENCE,
@@ -384,6 +385,18 @@ def test_a_worker_cannot_be_a_scheduler() -> None:
 
     with pytest.raises(CommandError, match=r"refused a statement: .*django_outbox_schedule"):
         call_command("outbox_scheduler", "--once", database="outbox_worker", verbosity=0)
+
+
+def test_a_scheduler_that_lacks_a_privilege_says_so_and_not_that_the_database_is_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with scheduler_thread("outbox_worker"):
+        wait_until(lambda: "which tries again until it does" in caplog.text)
+
+    assert (
+        "The database does not let the scheduler work, which tries again until it does: "
+        "permission denied for table django_outbox_schedule"
+    ) in caplog.text
 
 
 # Viewers and operators
