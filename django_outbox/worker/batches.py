@@ -99,7 +99,7 @@ def _remove(alias: str, outcomes: dict[Delivery, Outcome]) -> None:
 
 
 def _after_failure(
-    deliveries: Sequence[Delivery], outcomes: dict[Delivery, Outcome], error: BaseException
+    taken: Sequence[Delivery], outcomes: dict[Delivery, Outcome], error: BaseException
 ) -> dict[Delivery, Outcome]:
     """Judge a transaction that has ended in an exception.
 
@@ -108,9 +108,10 @@ def _after_failure(
     undone = [d for d, outcome in outcomes.items() if isinstance(outcome, Done)]
     if any(delivery.is_committed for delivery in undone):
         return outcomes
-    for delivery in undone if outcomes else deliveries:
-        outcomes.pop(delivery, None)
-        delivery.part()
+    for delivery in taken:
+        if delivery in undone or delivery not in outcomes:
+            outcomes.pop(delivery, None)
+            delivery.part()
     logger.warning(
         "%d message(s) are delivered again, as the transaction they shared was undone: %s",
         len(undone),
