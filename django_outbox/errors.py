@@ -48,6 +48,10 @@ class TransactionRequired(OutboxError, TransactionManagementError):
     """Publishing outside a transaction; the setting `REQUIRE_ATOMIC` allows it."""
 
 
+class NotStored(OutboxError):
+    """The database has passed over what was to be written, without an error: a trigger did."""
+
+
 class LeaseLost(OutboxError):
     """Another worker holds the message by now, or it is gone; this delivery must not count."""
 

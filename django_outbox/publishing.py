@@ -22,7 +22,7 @@ from django.db.models import Model
 from . import names
 from .conf import settings
 from .drafts import DraftOptions, build_draft, check_timer, checked_headers
-from .errors import PayloadError, PayloadTooLarge, TransactionRequired
+from .errors import NotStored, PayloadError, PayloadTooLarge, TransactionRequired
 from .messages import Draft, OutboxResponse, Seconds, TimerConflict
 from .store.storage import Storage, storage_for
 
@@ -42,6 +42,8 @@ _ASYNC_NOT_ATOMIC = (
     "transaction.atomic(), and await sync_to_async(that_function)(). "
     "OUTBOX['REQUIRE_ATOMIC'] = False allows publishing in autocommit."
 )
+
+_PASSED = "a trigger, rule or policy on django_outbox_message keeps it out."
 
 
 P = ParamSpec("P")
@@ -141,7 +143,10 @@ def publish_many(
         )
     drafts = [_nth_draft(options, n, payload) for n, payload in enumerate(payloads)]
     storage = _transaction(using)
-    return [id_ for chunk in _chunks(drafts) for id_ in storage.insert_many(chunk)]
+    ids = [id_ for chunk in _chunks(drafts) for id_ in storage.insert_many(chunk)]
+    if len(ids) < len(drafts):
+        raise NotStored(f"The database has stored {len(ids)} of {len(drafts)} messages; {_PASSED}")
+    return ids
 
 
 def cancel_timer(*, queue: str, timer_id: str, using: str | None = None) -> bool:
@@ -278,7 +283,10 @@ def default_alias() -> str:
 
 def store_draft(draft: Draft, *, using: str | None) -> int | None:
     """Store a draft in the open transaction; None if its timer stays as it is."""
-    return _transaction(using).insert(draft)
+    id_ = _transaction(using).insert(draft)
+    if id_ is None and draft.timer_id is None:
+        raise NotStored(f"The database has not stored the message; {_PASSED}")
+    return id_
 
 
 def _transaction(using: str | None) -> Storage:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from django.db import DatabaseError, connections, transaction
 
 from ..conf import settings
-from ..errors import LeadershipLost, OutboxError, summary
+from ..errors import LeadershipLost, NotStored, OutboxError, summary
 from ..store import leases
 from ..store import schedules as store
 from ..store.schedules import Candidate
@@ -36,10 +36,6 @@ while to work out, and the server ends a transaction that is silent for too long
 
 BATCH_BYTES = 64 * 1024 * 1024
 """Bytes of payload after which a transaction takes on no more schedules."""
-
-
-class _NotStored(OutboxError):
-    """The database has passed over a message without an error."""
 
 
 class Batch(NamedTuple):
@@ -110,7 +106,7 @@ def _carry_out(using: str, works: list[Work], frame: _Frame) -> Batch:
     try:
         with transaction.atomic(using=using):
             return Batch(_write(using, works, is_ours=frame.is_ours), has_more=False)
-    except (DatabaseError, _NotStored) as error:
+    except (DatabaseError, NotStored) as error:
         if is_of_the_database(error):
             raise
         if len(works) == 1:
@@ -128,14 +124,14 @@ def _write(using: str, works: list[Work], *, is_ours: bool) -> int:
     with connections[using].cursor() as cursor:
         stored = store.fire(cursor, fires, notify=settings.notify) if fires else []
         if len(stored) < len(fires):
-            raise _NotStored(
+            raise NotStored(
                 f"The database has stored {len(stored)} of {len(fires)} message(s); a trigger or "
                 "rule on django_outbox_message keeps the others out."
             )
         ids = iter(stored)
         advances = [work.advance([next(ids) for _ in work.fires]) for work in works]
         if store.advance(cursor, advances) < len(advances):
-            raise _NotStored(
+            raise NotStored(
                 "The database has not advanced the schedule; a trigger, rule or policy on "
                 "django_outbox_schedule keeps it as it is."
             )

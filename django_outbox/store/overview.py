@@ -36,7 +36,7 @@ def read_in_order(cursor: Cursor, *, seconds: float) -> None:
 NAMES = """
 WITH RECURSIVE live AS (
     (
-        SELECT queue, 1 AS position FROM django_outbox_message
+        SELECT queue, 1 AS position FROM ONLY django_outbox_message
         WHERE queue >= ''
         ORDER BY queue
         LIMIT 1
@@ -45,7 +45,7 @@ WITH RECURSIVE live AS (
     SELECT following.queue, live.position + 1
     FROM live
     CROSS JOIN LATERAL (
-        SELECT queue FROM django_outbox_message
+        SELECT queue FROM ONLY django_outbox_message
         WHERE queue > live.queue
         ORDER BY queue
         LIMIT 1
@@ -127,7 +127,7 @@ CROSS JOIN LATERAL (
             next_attempt_at,
             COALESCE(expires_at <= clock.now, false) AS is_expired,
             lease_expires_at IS NULL OR lease_expires_at < clock.now AS is_free
-        FROM django_outbox_message
+        FROM ONLY django_outbox_message
         WHERE queue = name.queue AND next_attempt_at <= clock.now
         ORDER BY next_attempt_at, id
         LIMIT %(most)s + 1
@@ -145,7 +145,7 @@ CROSS JOIN LATERAL (
             attempts_count,
             COALESCE(expires_at <= clock.now, false) AS is_expired,
             lease_expires_at IS NULL OR lease_expires_at < clock.now AS is_free
-        FROM django_outbox_message
+        FROM ONLY django_outbox_message
         WHERE queue = name.queue AND next_attempt_at > clock.now
         ORDER BY next_attempt_at, id
         LIMIT %(most)s + 1

@@ -23,7 +23,7 @@ WITH about AS MATERIALIZED (
         attempts_count,
         {within_reach("lease_expires_at")} AS lease_expires_at,
         leased_by, left(last_error, 500)
-    FROM django_outbox_message
+    FROM ONLY django_outbox_message
     WHERE ref = %(ref)s
     LIMIT %(look_at)s
 )

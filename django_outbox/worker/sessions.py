@@ -47,11 +47,6 @@ _TRANSACTION_STATE = re.compile(
     rf"(?:^|;){_BEGINNING}SET\s+(?:LOCAL|CONSTRAINTS|TRANSACTION)\b", re.IGNORECASE
 )
 
-_TRANSACTION_END = re.compile(
-    rf"{_BEGINNING}(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:WORK\s+|TRANSACTION\s+)?TO\b))\b",
-    re.IGNORECASE,
-)
-
 _own = threading.local()
 """A handler thread's connections, open or not: Django's own list of them is slow to walk."""
 
@@ -62,8 +57,15 @@ class SessionStateWatcher:
     def __init__(self) -> None:
         self.session: Any = None  # as Django has set it up
         self.touched = False
-        self.touched_transaction = False
-        self.ended_transaction = False
+        self.forget_transaction()
+
+    def has_lost_its_transaction(self, connection: BaseDatabaseWrapper) -> bool:
+        """Tell whether the transaction that statements were in is over, though its block is not."""
+        return self.ended_transaction or (self.began_transaction and _is_idle(connection))
+
+    def forget_transaction(self) -> None:
+        """Begin anew: what was noted of a transaction has ended with it."""
+        self.touched_transaction = self.began_transaction = self.ended_transaction = False
 
     def __call__(
         self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any
@@ -72,9 +74,12 @@ class SessionStateWatcher:
         self.touched = self.touched or _SESSION_STATE.search(text) is not None
         if _TRANSACTION_STATE.search(text):
             self.touched_transaction = True
-        if _TRANSACTION_END.match(text):
-            self.ended_transaction = True
-        return execute(sql, params, many, context)
+        result = execute(sql, params, many, context)
+        if context["connection"].in_atomic_block:
+            # The transaction is open after any statement but one that has ended it.
+            self.began_transaction = True
+            self.ended_transaction = self.ended_transaction or _is_idle(context["connection"])
+        return result
 
 
 def _text(sql: Any, connection: BaseDatabaseWrapper) -> str:
@@ -143,7 +148,7 @@ def refuse_changed_transactions(before: dict[str, int]) -> None:
                 "wrote there is rolled back. Close the block, or commit, before returning."
             )
         watcher = _watcher(connection)
-        if depth and watcher is not None and watcher.ended_transaction:
+        if depth and watcher is not None and watcher.has_lost_its_transaction(connection):
             raise TransactionManagementError(
                 f"The handler ended the transaction on {connection.alias!r} that its message is "
                 "removed in. To undo what an atomic handler has written, raise an exception."
@@ -181,8 +186,7 @@ def tidy() -> None:
         elif connection.errors_occurred and not _is_fit(connection):
             connection.close()
         if watcher is not None:
-            watcher.touched_transaction = False  # that has ended with the transaction
-            watcher.ended_transaction = False
+            watcher.forget_transaction()
         connection.errors_occurred = False
         if connection.queries_log:
             connection.queries_log.clear()
@@ -245,6 +249,14 @@ def _in_transaction(connection: BaseDatabaseWrapper) -> bool:
     if not isinstance(raw, psycopg.Connection) or raw.closed:
         return False
     return raw.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+
+
+def _is_idle(connection: BaseDatabaseWrapper) -> bool:
+    raw = connection.connection
+    return (
+        isinstance(raw, psycopg.Connection)
+        and raw.pgconn.transaction_status == TransactionStatus.IDLE
+    )
 
 
 def _is_too_old(connection: BaseDatabaseWrapper) -> bool:

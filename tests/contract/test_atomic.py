@@ -50,7 +50,27 @@ def test_writes_publishes_and_the_removal_commit_together() -> None:
     assert list(queues) == ["invoices", "labels"]
 
 
-@pytest.mark.parametrize("statement", ["ROLLBACK", "-- that will do\nCOMMIT;"])
+def test_a_handler_that_rolls_back_behind_django_has_failed() -> None:
+    @outbox.handler("orders", atomic=True, retry=HOUR)
+    def handle(message: outbox.Message[Any]) -> None:
+        Order.objects.create(name="lost")
+        connection.connection.rollback()
+
+    id_ = publish()
+    drain()
+
+    assert "ended the transaction on 'default'" in str(message_row(id_).last_error)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ROLLBACK",
+        "-- that will do\nCOMMIT;",
+        "INSERT INTO testapp_order (name, amount) VALUES ('lost', 1); ROLLBACK",
+        "BEGIN; INSERT INTO testapp_order (name, amount) VALUES ('kept', 1); COMMIT;",
+    ],
+)
 def test_a_handler_that_ends_the_transaction_by_hand_has_failed(statement: str) -> None:
     @outbox.handler("orders", atomic=True, retry=HOUR)
     def handle(message: outbox.Message[Any]) -> None:

@@ -388,6 +388,28 @@ def test_a_replayed_letter_has_a_fresh_budget_and_the_same_message_id() -> None:
     assert not DeadLetter.objects.exists()
 
 
+def test_a_letter_that_a_trigger_passes_over_costs_no_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    outbox.handler("orders", retry=outbox.NoRetry())(fail)
+    with session() as own:
+        own.execute(
+            "CREATE FUNCTION drop_it() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+        )
+        own.execute(
+            "CREATE TRIGGER drop_it BEFORE INSERT ON django_outbox_dead_letter"
+            " FOR EACH ROW EXECUTE FUNCTION drop_it()"
+        )
+        try:
+            id_ = publish()
+            drain(exit_code=1)
+        finally:
+            own.execute("DROP FUNCTION drop_it CASCADE")
+
+    assert message_row(id_).attempts_count == 0
+    assert "has no dead letter: a trigger, rule or policy keeps it out" in caplog.text
+
+
 NAMES = ("place", "reason", "attempted", "error", "exception_class", "fingerprint", "now")
 
 

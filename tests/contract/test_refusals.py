@@ -77,6 +77,30 @@ def refused(row: str, errcode: str, *, event: str = "INSERT") -> Iterator[None]:
             other.execute("DROP FUNCTION refuse")
 
 
+# A row that is passed over
+
+
+def test_a_message_that_a_trigger_passes_over_fails_its_transaction() -> None:
+    with session() as other:
+        other.execute(
+            "CREATE FUNCTION pass_over() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN RETURN CASE WHEN NEW.queue <> ''kept out'' THEN NEW END; END'"
+        )
+        other.execute(
+            "CREATE TRIGGER pass_over BEFORE INSERT ON django_outbox_message"
+            " FOR EACH ROW EXECUTE FUNCTION pass_over()"
+        )
+        try:
+            with pytest.raises(outbox.NotStored, match="has not stored the message; a trigger"):
+                publish(queue="kept out")
+            with pytest.raises(outbox.NotStored, match="has stored 0 of 2 messages; a trigger"):
+                publish_many([1, 2], queue="kept out")
+        finally:
+            other.execute("DROP FUNCTION pass_over CASCADE")
+
+    assert not OutboxMessage.objects.exists()
+
+
 # A row that cannot be leased
 
 

@@ -23,7 +23,7 @@ State = Literal["ready", "leased", "scheduled", "retrying", "expired"]
 QUEUES = """
 WITH RECURSIVE found AS (
     (
-        SELECT queue, 1 AS position FROM django_outbox_message
+        SELECT queue, 1 AS position FROM ONLY django_outbox_message
         WHERE queue >= ''
         ORDER BY queue
         LIMIT 1
@@ -32,7 +32,7 @@ WITH RECURSIVE found AS (
     SELECT following.queue, found.position + 1
     FROM found
     CROSS JOIN LATERAL (
-        SELECT queue FROM django_outbox_message
+        SELECT queue FROM ONLY django_outbox_message
         WHERE queue > found.queue
         ORDER BY queue
         LIMIT 1
@@ -65,7 +65,7 @@ CROSS JOIN LATERAL (
     SELECT head.*, row_number() OVER () > %(share)s AS is_past
     FROM (
         SELECT id, next_attempt_at, attempts_count, expires_at, lease_expires_at
-        FROM django_outbox_message
+        FROM ONLY django_outbox_message
         WHERE queue = lane.queue
             AND next_attempt_at > CASE WHEN %(state)s IN ('scheduled', 'retrying')
                 THEN (SELECT clock_timestamp()) ELSE '-infinity' END
@@ -101,15 +101,15 @@ def in_state(
 
 
 FIND = """
-(SELECT id FROM django_outbox_message WHERE id = %(id)s::bigint)
+(SELECT id FROM ONLY django_outbox_message WHERE id = %(id)s::bigint)
 UNION
 (
-    SELECT id FROM django_outbox_message
+    SELECT id FROM ONLY django_outbox_message
     WHERE queue = ANY(%(queues)s::text[]) AND timer_id = %(text)s
     LIMIT %(most)s
 )
 UNION
-(SELECT id FROM django_outbox_message WHERE ref = %(text)s LIMIT %(most)s)
+(SELECT id FROM ONLY django_outbox_message WHERE ref = %(text)s LIMIT %(most)s)
 """
 
 
@@ -126,13 +126,13 @@ FIND_NEAR_THE_ENDS = """
 SELECT id
 FROM (
     (
-        SELECT id, message_id, correlation_id FROM django_outbox_message
+        SELECT id, message_id, correlation_id FROM ONLY django_outbox_message
         ORDER BY id DESC
         LIMIT %(look_at)s
     )
     UNION ALL
     (
-        SELECT id, message_id, correlation_id FROM django_outbox_message
+        SELECT id, message_id, correlation_id FROM ONLY django_outbox_message
         ORDER BY id
         LIMIT %(look_at)s
     )
@@ -166,11 +166,11 @@ WITH seen AS MATERIALIZED (
         id, lease_token,
         lease_expires_at < clock_timestamp() AS has_run_out,
         next_attempt_at <= clock_timestamp() AS is_due
-    FROM django_outbox_message
+    FROM ONLY django_outbox_message
     WHERE id = ANY(%(ids)s)
 ),
 pending AS MATERIALIZED (
-    SELECT id FROM django_outbox_message
+    SELECT id FROM ONLY django_outbox_message
     WHERE id = ANY(%(ids)s)
         AND lease_token IS NULL
         AND next_attempt_at > clock_timestamp()
@@ -178,7 +178,7 @@ pending AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ),
 moved AS (
-    UPDATE django_outbox_message AS message
+    UPDATE ONLY django_outbox_message AS message
     SET next_attempt_at = clock_timestamp()
     FROM pending
     WHERE message.id = pending.id
@@ -215,17 +215,17 @@ def run_now(cursor: Cursor, ids: Iterable[int], *, notify: bool) -> dict[int, Ou
 CANCEL = """
 WITH seen AS MATERIALIZED (
     SELECT id, lease_token, lease_expires_at < clock_timestamp() AS has_run_out
-    FROM django_outbox_message
+    FROM ONLY django_outbox_message
     WHERE id = ANY(%(ids)s)
 ),
 pending AS MATERIALIZED (
-    SELECT id FROM django_outbox_message
+    SELECT id FROM ONLY django_outbox_message
     WHERE id = ANY(%(ids)s) AND lease_token IS NULL
     ORDER BY id
     FOR UPDATE SKIP LOCKED
 ),
 cancelled AS (
-    DELETE FROM django_outbox_message AS message
+    DELETE FROM ONLY django_outbox_message AS message
     USING pending
     WHERE message.id = pending.id
     RETURNING message.id
@@ -265,12 +265,12 @@ seen AS MATERIALIZED (
             WHERE worker.worker_id = message.leased_by
                 AND worker.last_seen_at >= clock_timestamp() - %(lost_after)s * interval '1 second'
         ) AS is_abandoned
-    FROM asked JOIN django_outbox_message AS message ON message.id = asked.id
+    FROM asked JOIN ONLY django_outbox_message AS message ON message.id = asked.id
 ),
 abandoned AS MATERIALIZED (
     SELECT message.id
     FROM asked
-    JOIN django_outbox_message AS message
+    JOIN ONLY django_outbox_message AS message
         ON message.id = asked.id AND message.lease_token = asked.token
     WHERE message.lease_expires_at < clock_timestamp() OR NOT EXISTS (
         SELECT FROM django_outbox_worker AS worker
@@ -281,7 +281,7 @@ abandoned AS MATERIALIZED (
     FOR UPDATE OF message SKIP LOCKED
 ),
 released AS (
-    UPDATE django_outbox_message AS message
+    UPDATE ONLY django_outbox_message AS message
     SET lease_token = NULL, lease_expires_at = NULL, leased_by = NULL
     FROM abandoned
     WHERE message.id = abandoned.id

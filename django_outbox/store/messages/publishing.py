@@ -179,7 +179,7 @@ def insert_many(cursor: Cursor, drafts: Sequence[Draft], *, notify: bool) -> lis
 
 
 CANCEL_TIMER = """
-DELETE FROM django_outbox_message
+DELETE FROM ONLY django_outbox_message
 WHERE queue = %(queue)s AND timer_id = %(timer_id)s AND lease_token IS NULL
 RETURNING id
 """

@@ -37,7 +37,7 @@ SELECT
     attempts_count, deliveries_count,
     extract(epoch FROM created_at), extract(epoch FROM next_attempt_at),
     extract(epoch FROM expires_at), max_attempts, last_error
-FROM django_outbox_message
+FROM ONLY django_outbox_message
 ORDER BY next_attempt_at, id
 """
 
@@ -73,7 +73,7 @@ FROM (SELECT statement_timestamp() AS now) AS clock
 CROSS JOIN LATERAL (
     SELECT queue, next_attempt_at, attempts_count,
         lease_expires_at IS NULL OR lease_expires_at < clock.now AS is_free
-    FROM django_outbox_message
+    FROM ONLY django_outbox_message
 ) AS message
 GROUP BY queue
 ORDER BY queue

@@ -124,8 +124,9 @@ def retry(cursor: Cursor, leases: Sequence[Lease], failures: Sequence[Again]) ->
     return _ids(cursor)
 
 
-# One statement: if the letter cannot be inserted, the message is still there. What is buried
-# without an attempt keeps the error of its last one.
+# One statement: if the letter cannot be inserted, the message is still there; the cast at the end
+# fails where a trigger passes over a letter without an error. What is buried without an attempt
+# keeps the error of its last one.
 BURY = f"""
 {_UNLOCKED},
 removed AS (
@@ -146,20 +147,27 @@ burial AS (
         (%(errors)s::text[])[place] AS error,
         (%(fingerprints)s::text[])[place] AS fingerprint
     FROM removed
+),
+buried AS (
+    INSERT INTO django_outbox_dead_letter
+        (original_id, message_id, queue, payload, headers, correlation_id, ref, timer_id,
+         created_at, first_attempt_at, last_attempt_at, attempts_count, deliveries_count, failed_at,
+         failure_reason, exception_class, last_exception, fingerprint)
+    SELECT
+        id, message_id, queue, payload, headers, correlation_id, ref, timer_id, created_at,
+        CASE WHEN attempted THEN COALESCE(first_attempt_at, clock.now) ELSE first_attempt_at END,
+        CASE WHEN attempted THEN clock.now ELSE last_attempt_at END,
+        CASE WHEN attempted THEN LEAST(attempts_count, 2147483646) + 1 ELSE attempts_count END,
+        deliveries_count, clock.now, reason, exception_class,
+        CASE WHEN attempted THEN error ELSE last_error END, fingerprint
+    FROM burial, (SELECT clock_timestamp() AS now) AS clock
+    RETURNING original_id
 )
-INSERT INTO django_outbox_dead_letter
-    (original_id, message_id, queue, payload, headers, correlation_id, ref, timer_id, created_at,
-     first_attempt_at, last_attempt_at, attempts_count, deliveries_count, failed_at,
-     failure_reason, exception_class, last_exception, fingerprint)
-SELECT
-    id, message_id, queue, payload, headers, correlation_id, ref, timer_id, created_at,
-    CASE WHEN attempted THEN COALESCE(first_attempt_at, clock.now) ELSE first_attempt_at END,
-    CASE WHEN attempted THEN clock.now ELSE last_attempt_at END,
-    CASE WHEN attempted THEN LEAST(attempts_count, 2147483646) + 1 ELSE attempts_count END,
-    deliveries_count, clock.now, reason, exception_class,
-    CASE WHEN attempted THEN error ELSE last_error END, fingerprint
-FROM burial, (SELECT clock_timestamp() AS now) AS clock
-RETURNING original_id
+SELECT original_id FROM buried
+UNION ALL
+SELECT (message_id || ' has no dead letter: a trigger, rule or policy keeps it out')::bigint
+FROM removed
+WHERE (SELECT count(*) FROM buried) < (SELECT count(*) FROM removed)
 """
 
 
