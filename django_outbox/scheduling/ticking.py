@@ -28,7 +28,10 @@ from .transactions import bounded, is_of_the_database
 logger = logging.getLogger("django_outbox")
 
 BATCH = 1000
-"""Schedules that one transaction fires at the most."""
+"""Schedules that one transaction fires at the most, and messages after which it takes on no more.
+
+After an outage each schedule may have 64, and what is inserted at once has to be done in time.
+"""
 
 BATCH_SECONDS = 2.0
 """Seconds after which a transaction takes on no more schedules. After a long outage some take a
@@ -85,7 +88,7 @@ def tick_batch(using: str, *, owner: str | None = None, now: datetime | None = N
 def _take_on(using: str, candidates: Sequence[Candidate], now: datetime) -> tuple[list[Work], int]:
     """Work out what one transaction may do, and return it with the number of schedules handled."""
     works: list[Work] = []
-    size, began = 0, time.monotonic()
+    messages, size, began = 0, 0, time.monotonic()
     for handled, candidate in enumerate(candidates, start=1):
         try:
             work = work_out(candidate, now)
@@ -93,8 +96,10 @@ def _take_on(using: str, candidates: Sequence[Candidate], now: datetime) -> tupl
             _record_failure(using, candidate, error, now)
         else:
             works.append(work)
+            messages += len(work.boundaries)
             size += work.size
-        if size >= BATCH_BYTES or time.monotonic() - began >= BATCH_SECONDS:
+        is_full = messages >= BATCH or size >= BATCH_BYTES
+        if is_full or time.monotonic() - began >= BATCH_SECONDS:
             return works, handled
     return works, len(candidates)
 
@@ -112,10 +117,11 @@ def _carry_out(using: str, works: list[Work], frame: _Frame) -> Batch:
         if len(works) == 1:
             _record_failure(using, works[0].candidate, error, frame.now)
             return Batch(0, has_more=False)
-    if time.monotonic() > frame.ends_at:
-        return Batch(0, has_more=True)
     half = len(works) // 2
-    first, second = (_carry_out(using, part, frame) for part in (works[:half], works[half:]))
+    first = _carry_out(using, works[:half], frame)
+    if time.monotonic() > frame.ends_at:  # but the first half is done: each tick gets further
+        return Batch(first.published, has_more=True)
+    second = _carry_out(using, works[half:], frame)
     return Batch(first.published + second.published, first.has_more or second.has_more)
 
 

@@ -21,8 +21,9 @@ from .leadership import TTL
 LOCK_WAIT = 1.0
 """Seconds to wait for a lock."""
 
-STATEMENT_WAIT = 20.0
-"""Seconds that one statement may take, whatever the site allows others."""
+STATEMENT_WAIT = TTL * 0.8
+"""Seconds that one statement may take, whatever the site allows others: nothing is renewed
+meanwhile."""
 
 # A lock was not to be had in time; a statement took too long; another transaction was in the way.
 _PASSING = ("55P03", "57014", "40001", "40P01")

@@ -420,6 +420,21 @@ def test_more_schedules_than_one_transaction_takes_are_all_fired(
     assert lease() is None
 
 
+def test_after_an_outage_a_transaction_fires_no_more_than_can_be_inserted_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ticking, "BATCH", 100)
+    for n in range(10):
+        schedule(f"s{n}", "@every 1s")
+        make_due(f"s{n}", ago=3600)
+
+    published = []
+    while (batch := ticking.tick_batch("default", now=now())).published:
+        published.append(batch.published)
+
+    assert published == [128] * 5
+
+
 def test_bytes_and_no_payload_at_all_are_published_as_publish_does() -> None:
     schedule("raw", payload=b"\x00\xff")
     schedule("bare")

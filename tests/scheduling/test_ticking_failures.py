@@ -376,6 +376,29 @@ def test_a_transaction_that_has_worked_long_enough_leaves_the_rest_to_the_next(
     assert tick("default") == 2
 
 
+def test_a_refused_message_stops_no_other_though_each_takes_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ticking, "BATCH_SECONDS", 0.05)
+    for n in range(8):
+        schedule(f"s{n}", queue="refused" if n == 5 else "orders")
+        make_due(f"s{n}")
+    with session() as other:
+        other.execute(
+            "CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " PERFORM pg_sleep(0.03);"
+            " IF NEW.queue = 'refused' THEN RAISE 'refused'; END IF; RETURN NEW; END $$;"
+            "CREATE TRIGGER audit BEFORE INSERT ON django_outbox_message"
+            " FOR EACH ROW EXECUTE FUNCTION audit()"
+        )
+        try:
+            assert tick("default") == 7
+        finally:
+            other.execute("DROP FUNCTION audit CASCADE")
+
+    assert stored("s5").last_error is not None
+
+
 def test_a_fixed_schedule_forgets_its_error_when_it_is_scheduled_again() -> None:
     schedule()
     boundary = make_due()
