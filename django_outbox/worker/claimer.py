@@ -62,22 +62,22 @@ class Claimer:
         return claimed
 
     def _claim_apart(self, lane: Lane, limit: int, slack: float) -> list[Claimed]:
-        """Claim from one lane, one message if all are refused, so that the one at fault is found.
+        """Claim from one lane as many as can be leased, by halves: those before the one at fault.
 
         Once it is the first of its queue, the queue is left alone for a while.
         """
-        if limit == 0:
-            return []
-        refusal = ""
-        for size in (limit, 1):
+        size, refusal = limit, ""
+        while size:
             try:
                 claimed = self._claim([lane], size, slack)
             except _REFUSED as error:
                 refusal = summary(error)
+                size //= 2
             else:
                 self.is_held_up |= bool(claimed) and size < limit
                 return claimed
-        self._leave_alone(lane.queue, refusal)
+        if limit:
+            self._leave_alone(lane.queue, refusal)
         return []
 
     def _leave_alone(self, queue: str, refusal: str) -> None:

@@ -63,6 +63,11 @@ class Claims:
         limit = self._options.max_messages
         return limit is not None and self._claimed >= limit
 
+    @property
+    def has_refused(self) -> bool:
+        """Whether a queue is left alone since its first message cannot be leased."""
+        return bool(self._claimer.refused)
+
     def close(self) -> None:
         """Claim nothing more."""
         self._is_closed = True

@@ -267,7 +267,7 @@ class Worker:
     def _exit_code(self) -> int:
         left = sorted([*self._leases.ids, *self._settler.abandoned])
         if not left:
-            return 0
+            return int(self.options.drain and self._claims.has_refused)
         logger.error(
             "Left %d message(s) to their leases: %s",
             len(left),

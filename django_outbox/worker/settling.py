@@ -198,24 +198,24 @@ class Settler:
         """Keep one outcome that the database refuses from holding up the others.
 
         Where trying again would end the same it is given up: its lease runs out and the message is
-        delivered again. Anything else, such as a full disk, may pass.
+        delivered again. Anything else may pass; a full disk has nothing to do with any of them.
         """
-        if len(batch) > 1:
+        if len(batch) > 1 and not isinstance(error, psycopg.errors.DiskFull):
             for ended in batch:
                 self._write(kind, [ended], open_ones, again=again)
             return
-        delivery = batch[0][0]
         is_hopeless = isinstance(error, _HOPELESS)
+        ids = [delivery.claimed.id for delivery, _ in batch]
         logger.error(
-            "The %s of message %s was refused, so %s: %s",
+            "The %s of %s was refused, so %s: %s",
             PHASES[kind],
-            delivery.claimed.id,
-            "its lease runs out" if is_hopeless else "it is tried again",
+            f"message {ids[0]}" if len(ids) == 1 else f"{len(ids):,} messages",
+            "its lease runs out" if is_hopeless else "that is tried again",
             summary(error),
             extra={"event": "settlement_refused", "phase": PHASES[kind]},
         )
         if is_hopeless:
-            self._given_up.append(delivery)
+            self._given_up += [delivery for delivery, _ in batch]
             self._finish(batch, open_ones)
         else:
             self._put(batch, open_ones, off=REFUSED_PAUSE)

@@ -119,7 +119,7 @@ def test_a_row_that_cannot_be_leased_is_named_and_holds_up_only_what_is_behind_i
     after = publish("after")
     publish_many(["refund"] * 3, queue="refunds")
     with refused(f"OLD.id = {refused_one}", errcode, event="UPDATE"):
-        drain()
+        drain(exit_code=1)
 
     assert sorted(handled) == ["before"] * len(before) + ["refund"] * 3
     assert sorted(OutboxMessage.objects.values_list("id", flat=True)) == [refused_one, after]
@@ -309,6 +309,27 @@ def test_a_burial_refused_for_a_while_is_done_when_it_can_be(
         wait_until(DeadLetter.objects.exists)
 
     assert not OutboxMessage.objects.exists()
+
+
+def test_a_full_disk_is_not_told_of_each_message(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_outbox.worker.settling.REFUSED_PAUSE", 0.2)
+    handled: list[Any] = []
+
+    @outbox.handler("orders")
+    def handle(message: outbox.Message[Any]) -> None:
+        handled.append(message.payload)
+
+    publish_many(list(range(300)))
+    with running(concurrency=1):
+        with refused("true", "53100", event="DELETE"):
+            wait_until(lambda: len(handled) == 300)
+            wait_until(lambda: " messages was refused, so that is tried again" in caplog.text)
+        wait_until(lambda: not OutboxMessage.objects.exists())
+
+    assert len(handled) == 300
+    assert len(caplog.records) < 50
 
 
 # Privileges
