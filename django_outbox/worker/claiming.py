@@ -86,6 +86,14 @@ class Claims:
             if moment < self._claim_at:
                 self._claim_at = self._news_at = moment
 
+    def expect(self, delay: float) -> None:
+        """Claim when something is due that has been put off by so many seconds.
+
+        What takes longer than a poll is found by it.
+        """
+        if delay < settings.poll_interval and self._looks_ahead:
+            self._claim_at = min(self._claim_at, time.monotonic() + max(0.0, delay))
+
     def uncount(self, released: int) -> None:
         """Take messages off the count that were claimed and not started."""
         self._claimed -= released

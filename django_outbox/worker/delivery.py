@@ -34,6 +34,7 @@ class Delivery:
         "is_committed",
         "lost",
         "lost_in",
+        "missed_at",
         "renew_at",
         "request_renewal",
         "settles_itself",
@@ -68,6 +69,7 @@ class Delivery:
         self.settles_itself = handler.atomic
         self.lost = False
         self.lost_in: str | None = None
+        self.missed_at: float | None = None  # since when it could not be settled
         self.unsure = False
 
     @property

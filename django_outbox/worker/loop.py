@@ -18,7 +18,7 @@ from django.db.backends.signals import connection_created
 
 from ..errors import summary
 from ..handlers import Handler
-from ..messages import Release
+from ..messages import Again, Release
 from ..pooled import listens_on
 from ..presence import Presence
 from ..store.storage import DjangoStorage
@@ -146,6 +146,8 @@ class Worker:
         )
         if ended or self._settler.unsettled:
             self._leases.drop(self._settler.settle(ended))
+            if delays := [outcome.delay for _, outcome in ended if isinstance(outcome, Again)]:
+                self._claims.expect(min(delays))
             if self.options.drain:
                 self._claims.look_again()  # handlers may have published more
 

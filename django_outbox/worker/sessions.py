@@ -31,12 +31,13 @@ from .failures import kept
 _GONE = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04", "25006"})
 _GONE_CLASSES = frozenset({"08"})
 
-# What may stand before a statement: no comment can be read in two ways, so that a text full of them
-# is read once.
-_BEGINNING = r"\s*(?:--[^\n]*\n\s*|/\*[^*]*(?:\*(?!/)[^*]*)*\*/\s*)*"
+# Each alternative ends somewhere, if only at the end of the text, so that a text is read once.
+_TEXTS_AND_COMMENTS = re.compile(
+    r"""'[^']*(?:'|\Z) | "[^"]*(?:"|\Z) | --[^\n]* | /\*.*?(?:\*/|\Z)""", re.DOTALL | re.VERBOSE
+)
 
 _SESSION_STATE = re.compile(
-    rf"(?:^|;){_BEGINNING}"
+    r"(?:^|;)\s*"
     r"(?:SET\s+(?!LOCAL\b|CONSTRAINTS\b|TRANSACTION\b)|RESET\b|LISTEN\b|PREPARE\b|DO\b|CALL\b"
     r"|CREATE\s+(?:LOCAL\s+|GLOBAL\s+)?TEMP)"
     r"|\bset_config\s*\(|\bpg_(?:try_)?advisory_lock",
@@ -44,7 +45,7 @@ _SESSION_STATE = re.compile(
 )
 
 _TRANSACTION_STATE = re.compile(
-    rf"(?:^|;){_BEGINNING}SET\s+(?:LOCAL|CONSTRAINTS|TRANSACTION)\b", re.IGNORECASE
+    r"(?:^|;)\s*SET\s+(?:LOCAL|CONSTRAINTS|TRANSACTION)\b", re.IGNORECASE
 )
 
 _own = threading.local()
@@ -71,6 +72,8 @@ class SessionStateWatcher:
         self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any
     ) -> Any:
         text = _text(sql, context["connection"])
+        if "--" in text or "/*" in text:
+            text = _TEXTS_AND_COMMENTS.sub(" ", text)
         self.touched = self.touched or _SESSION_STATE.search(text) is not None
         if _TRANSACTION_STATE.search(text):
             self.touched_transaction = True

@@ -31,6 +31,9 @@ BATCH = 1000
 REFUSED_PAUSE = 5.0
 """Seconds after which an outcome is tried again that the database could not take."""
 
+MISSED_FOR = 10.0
+"""Seconds for which a row may stand unsettled; then that is logged, and it is tried less often."""
+
 # The values or a constraint are at fault; trying again would end the same.
 _HOPELESS = (
     psycopg.ProgrammingError,
@@ -163,11 +166,32 @@ class Settler:
             )
             self._put(missed, open_ones, off=REFUSED_PAUSE)
             return
-        locked = [ended for ended in missed if ended[0].claimed.id in held]
-        self._put(locked, open_ones, off=LOCKED_PAUSE)
-        gone = _except(missed, locked)
+        standing = [ended for ended in missed if ended[0].claimed.id in held]
+        gone = _except(missed, standing)
+        self._put_off_standing(standing, open_ones)
         self._miss(gone)
         self._finish(gone, open_ones)
+
+    def _put_off_standing(self, standing: list[Ended], open_ones: dict[int, Ended]) -> None:
+        """Put off rows that are there and were not matched: locked, or kept by something else."""
+        now = time.monotonic()
+        kept: list[Ended] = []
+        for ended in standing:
+            delivery = ended[0]
+            delivery.missed_at = now if delivery.missed_at is None else delivery.missed_at
+            if now - delivery.missed_at >= MISSED_FOR:
+                kept.append(ended)
+        if kept:
+            ids = [delivery.claimed.id for delivery, _ in kept]
+            logger.warning(
+                "For %g s messages %s could not be settled: a transaction keeps their rows locked, "
+                "or a trigger, rule or policy keeps them as they are. It is tried again.",
+                MISSED_FOR,
+                ids,
+                extra={"event": "settlement_held_up", "ids": ids, "count": len(ids)},
+            )
+        self._put(_except(standing, kept), open_ones, off=LOCKED_PAUSE)
+        self._put(kept, open_ones, off=MISSED_FOR)
 
     def _execute(self, kind: type, batch: list[Ended], *, again: bool) -> set[int]:
         call = self._database.call

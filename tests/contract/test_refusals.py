@@ -332,6 +332,38 @@ def test_a_full_disk_is_not_told_of_each_message(
     assert len(caplog.records) < 50
 
 
+def test_a_row_that_a_trigger_keeps_is_spoken_of_and_settled_when_it_can_be(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_outbox.worker.settling.MISSED_FOR", 0.5)
+    calls: list[Any] = []
+
+    @outbox.handler("orders")
+    def handle(message: outbox.Message[Any]) -> None:
+        calls.append(message.payload)
+
+    with session() as other:
+        other.execute(
+            "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+        )
+        other.execute(
+            "CREATE TRIGGER keep BEFORE DELETE ON django_outbox_message"
+            " FOR EACH ROW EXECUTE FUNCTION keep()"
+        )
+        id_ = publish(1)
+        with running():
+            try:
+                wait_until(
+                    lambda: "a trigger, rule or policy keeps them as they are" in caplog.text
+                )
+            finally:
+                other.execute("DROP FUNCTION keep CASCADE")
+            wait_until(lambda: not OutboxMessage.objects.exists())
+
+    assert calls == [1]
+    assert f"For 0.5 s messages [{id_}] could not be settled" in caplog.text
+
+
 # Privileges
 
 

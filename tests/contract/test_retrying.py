@@ -497,6 +497,21 @@ def test_a_poisoned_message_does_not_hog_the_queue() -> None:
     assert order[:100].count("poison") <= 10
 
 
+def test_an_idle_worker_tries_again_when_it_is_time_and_not_at_the_next_poll(
+    settings: LazySettings,
+) -> None:
+    settings.OUTBOX = {"POLL_INTERVAL": 60}
+    outbox.handler("orders", retry=outbox.ConstantRetry(0.1, max_attempts=3))(
+        raising(ValueError("no stock"))
+    )
+
+    with running():
+        id_ = publish()
+        wait_until(lambda: not OutboxMessage.objects.exists())
+
+    assert letter_of(id_).attempts_count == 3
+
+
 class Held:
     """What a handler has in hand."""
 

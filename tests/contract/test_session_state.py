@@ -30,6 +30,10 @@ def by_a_comment_first() -> None:
     execute(f"-- elsewhere\n/* for a\nwhile */ {SET}")
 
 
+def behind_a_comment_with_a_statement_in_it() -> None:
+    execute(f"SELECT '--'; /* it's a; b */ {SET}")
+
+
 def by_a_second_statement() -> None:
     execute(f"SELECT 1; {SET}")
 
@@ -55,6 +59,7 @@ def by_a_block() -> None:
     [
         by_text,
         by_a_comment_first,
+        behind_a_comment_with_a_statement_in_it,
         by_a_second_statement,
         by_composed_sql,
         by_bytes,
