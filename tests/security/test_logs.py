@@ -156,6 +156,8 @@ def test_a_scheduler_that_fires_and_fails(scheduler: WorkerProcess, spare: Spare
 
     with refused(spare, "django_outbox_message"):
         scheduler.wait_for_log("could not be fired")
+        # It is said before it is committed.
+        wait_until(lambda: Schedule.objects.using(ALIAS).get().last_error)
     row = Schedule.objects.using(ALIAS).get()
     assert scheduler.stop() == 0
 
