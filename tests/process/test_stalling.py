@@ -233,7 +233,7 @@ def test_what_waits_for_a_locked_table_is_cancelled_when_it_is_given_up(handled:
         migration.execute("BEGIN")
         migration.execute("LOCK TABLE django_outbox_message IN ACCESS EXCLUSIVE MODE")
         with Running("default", handled):
-            wait_until(lambda: waiting() and len(seen) == 3)
+            wait_until(lambda: waiting() and len(seen) == 2)
             wait_until(lambda: len(waiting()) == 1)
             migration.execute("COMMIT")
             wait_until(lambda: handled == ["waits"])
