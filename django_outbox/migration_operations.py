@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -99,7 +100,9 @@ class ReplaceIndex(Operation):
         # Other schemas on the search path may have an outbox as well.
         prefix = _schema(editor, self.table)
         new = f"{self.name}_new"
-        with _not_waiting(editor):
+        with _not_waiting(editor), _alone(editor, prefix + self.name):
+            if _definition(editor, prefix + self.name) == definition:
+                return  # another run has done it
             found = _definition(editor, prefix + new)
             if found != definition:
                 if found is not None:
@@ -109,6 +112,26 @@ class ReplaceIndex(Operation):
                 )
             editor.execute(f"DROP INDEX {concurrently}IF EXISTS {prefix}{self.name}")
             editor.execute(f"ALTER INDEX {prefix}{new} RENAME TO {self.name}")
+
+
+@contextmanager
+def _alone(editor: Any, index: str) -> Iterator[None]:
+    """Let one migration at a time replace the index: two would drop each other's.
+
+    It is not waited for in the server: a statement that waits keeps CONCURRENTLY waiting. Behind a
+    pooler the lock would stay with a session that is somebody else's by then.
+    """
+    connection = editor.connection
+    is_shared = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+    if editor.collect_sql or connection.in_atomic_block or is_shared:
+        yield
+        return
+    while not _row(editor, "SELECT 1 WHERE pg_try_advisory_lock(hashtext(%s))", index):
+        time.sleep(0.1)
+    try:
+        yield
+    finally:
+        _row(editor, "SELECT pg_advisory_unlock(hashtext(%s))", index)
 
 
 def _schema(editor: Any, table: str) -> str:

@@ -186,6 +186,7 @@ def _replace(name: str, table: str, definition: str) -> str:
         return f"ALTER TABLE {table} DROP CONSTRAINT {name}, ADD PRIMARY KEY {key};"
     return "\n".join(
         [
+            f"DROP INDEX CONCURRENTLY IF EXISTS {name}_new;",  # of a run that was interrupted
             _create(f"{name}_new", table, definition),
             f"DROP INDEX CONCURRENTLY {name};",
             f"ALTER INDEX {name}_new RENAME TO {name};",

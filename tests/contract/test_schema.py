@@ -79,7 +79,8 @@ DRIFTS = {
             " WHERE timer_id <> ''"
         ),
         (
-            "Mend it with: CREATE UNIQUE INDEX CONCURRENTLY django_outbox_message_timer_new "
+            "Mend it with: DROP INDEX CONCURRENTLY IF EXISTS django_outbox_message_timer_new;\n"
+            "CREATE UNIQUE INDEX CONCURRENTLY django_outbox_message_timer_new "
             "ON django_outbox_message USING btree (queue, timer_id) WHERE (timer_id IS NOT NULL);\n"
             "DROP INDEX CONCURRENTLY django_outbox_message_timer;\n"
             "ALTER INDEX django_outbox_message_timer_new RENAME TO django_outbox_message_timer;"

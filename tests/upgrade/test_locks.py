@@ -18,6 +18,7 @@ from django.db.migrations.executor import MigrationExecutor
 from psycopg.errors import LockNotAvailable
 
 from django_outbox import outbox
+from django_outbox.migration_operations import ReplaceIndex
 from tests.support import PATIENCE, wait_until
 from tests.upgrade.tables import ALIAS, APP, NAMES, WAITING, Tables, before
 
@@ -249,3 +250,36 @@ def test_the_indexes_of_another_schema_on_the_path_are_left_alone(
     left = "SELECT indexname FROM pg_indexes WHERE schemaname = 'tenant' ORDER BY 1"
     assert tables.query(left) == [(CLAIM,), (f"{CLAIM}_new",)]
     outbox.validate_schema(using=ALIAS)
+
+
+def test_two_migrations_at_once_leave_one_index_that_is_right(tables: Tables) -> None:
+    errors: list[BaseException] = []
+
+    def replace(definition: str) -> None:
+        operation = ReplaceIndex(
+            "outboxmessage",
+            "django_outbox_message",
+            CLAIM,
+            before="btree (queue, next_attempt_at, id)",
+            after=definition,
+        )
+        try:
+            with connections[ALIAS].schema_editor(atomic=False) as editor:
+                operation.database_forwards(APP, editor, None, None)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connections[ALIAS].close()
+
+    for _ in range(10):
+        tables.migrate("0004_storage")
+        wanted = "btree (queue, next_attempt_at, id) WHERE (queue IS NOT NULL)"
+        threads = [threading.Thread(target=replace, args=[wanted]) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        tables.migrate(NAMES[-1])
+        outbox.validate_schema(using=ALIAS)
+
+    assert errors == []
