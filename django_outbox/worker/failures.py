@@ -68,10 +68,16 @@ def let_go(exception: BaseException | None) -> None:
     Frames refer to each other and to the outcome, so nothing else would but the garbage collector.
     """
     seen: set[int] = set()
-    while exception is not None and id(exception) not in seen:
-        seen.add(id(exception))
-        traceback.clear_frames(kept(exception, "__traceback__"))
-        exception = kept(exception, "__cause__") or kept(exception, "__context__")
+    pending = [exception]
+    while pending:
+        one = pending.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        traceback.clear_frames(kept(one, "__traceback__"))
+        pending += [kept(one, "__cause__"), kept(one, "__context__")]
+        if isinstance(one, BaseExceptionGroup):
+            pending += one.exceptions
 
 
 def fingerprint(queue: str, reason: str, failure: Failure | None) -> str:

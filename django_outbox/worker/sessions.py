@@ -193,6 +193,12 @@ def tidy() -> None:
         connection.errors_occurred = False
         if connection.queries_log:
             connection.queries_log.clear()
+    if len(known := getattr(_own, "connections", ())) > len(connections.databases):
+        # A handler has put others in the place of some, which are nobody's now.
+        for connection in known:
+            if not storage.is_own(connection):
+                storage.discard(connection)
+        begin()
 
 
 def is_soiled(alias: str) -> bool:

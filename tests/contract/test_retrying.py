@@ -531,7 +531,7 @@ def test_what_a_handler_held_when_it_failed_is_let_go_without_the_garbage_collec
         try:
             raise KeyError("n")  # noqa: TRY301
         except KeyError as error:
-            raise ValueError("no such order") from error
+            raise ExceptionGroup("no such order", [error]) from None
 
     @outbox.handler("orders", retry=retry)
     def handle(message: outbox.Message[Any]) -> None:

@@ -317,6 +317,25 @@ def test_the_statement_timeout_of_a_handler_is_an_ordinary_failure() -> None:
     assert "statement timeout" in (row.last_error or "")
 
 
+def test_connections_that_a_handler_puts_away_are_let_go() -> None:
+    put_away: list[weakref.ref[Any]] = []
+
+    @outbox.handler("orders")
+    def handle(message: outbox.Message[Any]) -> None:
+        connection.ensure_connection()
+        put_away.append(weakref.ref(connections["default"]))
+        del connections["default"]
+
+    publish_many(list(range(20)))
+    with running(concurrency=1):
+        wait_until(lambda: not OutboxMessage.objects.exists())
+        gc.collect()
+        left = [ref for ref in put_away if ref() is not None]
+
+    assert len(put_away) == 20
+    assert len(left) <= 1
+
+
 def test_connections_that_a_handler_makes_are_its_own_affair() -> None:
     pids: set[int] = set()
     made: list[weakref.ref[Any]] = []
